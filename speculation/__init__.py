@@ -1,0 +1,1 @@
+"""Speculation rank: request queue, pipeline schedule, drafters and every decision."""

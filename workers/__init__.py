@@ -1,0 +1,1 @@
+"""Stage workers and the ground floor they share with the server: frames, messages, bus, configuration."""

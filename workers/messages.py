@@ -1,0 +1,223 @@
+"""Every message between processes, grouped by channel.
+
+All are msgspec structs encoded as MessagePack by `workers.bus`; nothing here is ever pickled.
+"""
+
+import msgspec
+
+from workers.frames import Frame, Natural
+
+# --- sampling -------------------------------------------------------------------------------------------------------
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How to turn logits into a token. The server validates; the last stage obeys, and drafters follow."""
+
+    seed: int  # of the counter-based noise; the server draws one where the client gives none
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 keeps all
+    min_p: float = 0.0
+    presence_penalty: float = 0.0  # over the output only
+    frequency_penalty: float = 0.0  # over the output only
+    repetition_penalty: float = 1.0  # over prompt and output
+    logit_bias: dict[int, float] = {}
+    min_tokens: int = 0  # end tokens are masked before this many tokens of output
+    end_tokens: tuple[int, ...] = ()  # what `min_tokens` masks
+    logprobs: int | None = None  # None: none; k: of the token and of the k most likely
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Natural-log probabilities from the raw logits of one position, before any parameter reshapes them."""
+
+    logprob: float
+    top: list[tuple[int, float]]  # (token, logprob), most likely first
+
+
+# --- control channel: rank 0 -> every stage ----------------------------------------------------------------------------
+
+
+class Open(msgspec.Struct, frozen=True, tag="open"):
+    """A request takes over a sequence slot; all its frames carry `epoch` or a newer one."""
+
+    sequence: Natural
+    epoch: Natural
+    prompt_tokens: Natural
+    sampling: Sampling
+
+
+class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):
+    """Frames of the sequence older than `epoch` are dead. (A frame of a newer epoch says the same.)"""
+
+    sequence: Natural
+    epoch: Natural
+
+
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
+    """Answered by the stage's own loop between two frames, so an answer means that the loop turns."""
+
+    number: Natural
+
+
+class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
+    """Finish and leave."""
+
+
+ToStage = Frame | Open | Rollback | Ping | Shutdown
+
+# --- results channel: every stage -> rank 0 ----------------------------------------------------------------------------
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """A stage has loaded its shard."""
+
+    stage: Natural
+    layers: int
+    weight_bytes: int
+    kv_bytes: int
+    seconds: float
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
+    """A live frame has left the last stage. `token` is None where the frame wanted no sample."""
+
+    sequence: Natural
+    epoch: Natural
+    position: int  # of the frame's last token; the sampled token belongs at position + 1
+    token: int | None
+    logprobs: TokenLogprobs | None = None
+
+
+class StageTimings(msgspec.Struct):
+    """Cumulative counters of one stage since it started; times in nanoseconds."""
+
+    frames: int = 0  # computed
+    skipped: int = 0  # dead, forwarded without computing
+    tokens: int = 0  # in computed frames
+    idle_ns: int = 0  # no announced frame to work on
+    receive_ns: int = 0  # waiting for the tensor of an announced frame
+    forward_ns: int = 0  # layers (and embedding)
+    sample_ns: int = 0  # final norm, LM head, sampler (last stage)
+    emulate_ns: int = 0  # asleep, to reach the emulated stage time
+    send_ns: int = 0  # handing the tensor, or the sample, to the next in line
+
+    @property
+    def busy_ns(self) -> int:
+        """Time spent on frames, emulated time included."""
+        return self.forward_ns + self.sample_ns + self.emulate_ns + self.send_ns
+
+    @property
+    def total_ns(self) -> int:
+        """Time since start, as far as recorded."""
+        return self.busy_ns + self.idle_ns + self.receive_ns
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """Answer to `Ping`."""
+
+    number: Natural
+    stage: Natural
+    timings: StageTimings
+
+
+class Failure(msgspec.Struct, frozen=True, tag="failure"):
+    """A stage cannot go on; it leaves after sending this."""
+
+    stage: Natural
+    error: str
+
+
+FromStage = Ready | Sample | Pong | Failure
+
+# --- request bus: server -> rank 0 -------------------------------------------------------------------------------------
+
+
+class Generate(msgspec.Struct, frozen=True, tag="generate"):
+    """One sequence to generate."""
+
+    id: str
+    prompt: list[int]  # at least one token
+    max_tokens: int  # at least one; prompt and max_tokens fit the context together
+    sampling: Sampling
+    stop_tokens: tuple[int, ...] = ()  # generation ends after any of these; it is reported, not hidden
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """The client has gone, or a stop string was found; unknown ids are ignored."""
+
+    id: str
+
+
+class Probe(msgspec.Struct, frozen=True, tag="probe"):
+    """Asks for a `Status` that has been through the engine loop and every stage."""
+
+    number: Natural
+
+
+ToEngine = Generate | Abort | Probe
+
+# --- request bus: rank 0 -> server -------------------------------------------------------------------------------------
+
+
+class SpeculationCounts(msgspec.Struct):
+    """Cumulative; drafted == accepted + rejected + discarded once a request has ended."""
+
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    discarded: int = 0
+    cycles: int = 0  # 1 a token, n (+ delta) for the token after a rejection or a late draft
+
+    def add(self, other: "SpeculationCounts") -> None:
+        """Adds `other` to this."""
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.rejected += other.rejected
+        self.discarded += other.discarded
+        self.cycles += other.cycles
+
+
+class Tokens(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):
+    """Verified tokens, in order. The last message of a request, and no other, has a `finish`."""
+
+    id: str
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] = []  # as many as tokens, if the request asked for them
+    finish: str | None = None  # "stop" (the last token is a stop token), "length" or "abort"
+    counts: SpeculationCounts | None = None  # with `finish`
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The request has ended without a result."""
+
+    id: str
+    error: str
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What the engine serves; fixed for its life."""
+
+    stages: int
+    split: tuple[int, ...]  # layers a stage
+    drafter: str
+    delta: int
+    max_model_len: int
+    vocab_size: int
+    rehearsal: bool  # the sampler takes drafts by chance: the text means nothing
+    emulated_stage_ms: float
+
+
+class Status(msgspec.Struct, frozen=True, tag="status"):
+    """Cumulative figures, as of a ping answered by every stage."""
+
+    number: Natural  # of the Probe
+    info: EngineInfo
+    running: int  # requests in the pipeline
+    waiting: int  # requests queued behind them
+    counts: SpeculationCounts
+    full_cycles: int  # cycles timed with the pipeline full
+    full_cycle_ns: int
+    stages: list[StageTimings]
+
+
+FromEngine = Tokens | Failed | Status
