@@ -125,6 +125,7 @@ class Failure(msgspec.Struct, frozen=True, tag="failure"):
 
     stage: Natural
     error: str
+    permanent: bool = False  # a restart would not mend it
 
 
 FromStage = Ready | Sample | Pong | Failure

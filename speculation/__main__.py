@@ -1,0 +1,66 @@
+"""`python -m speculation --config FILE`: rank 0 of an engine."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from speculation.channels import Channels
+from speculation.drafters.choose import choose_drafter
+from speculation.engine import Engine
+from workers.config import EngineConfig, load_config
+from workers.errors import ConfigError, EchelonError
+from workers.lifecycle import die_with_parent
+
+
+class _ModelConfig(msgspec.Struct):
+    """The part of a model's config.json that rank 0 needs."""
+
+    vocab_size: int
+
+
+def main() -> int:
+    """Runs rank 0; 2 is the exit code of an error that a restart would not mend."""
+    die_with_parent()
+    parser = argparse.ArgumentParser(prog="python -m speculation", description="Runs rank 0: queue, schedule, drafter.")
+    parser.add_argument("--config", type=Path, required=True, help="engine configuration, .json or .toml")
+    arguments = parser.parse_args()
+    try:
+        serve(load_config(arguments.config))
+    except ConfigError as error:
+        print(f"speculation rank: {error}", file=sys.stderr)
+        return 2
+    except EchelonError as error:
+        print(f"speculation rank: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def serve(config: EngineConfig) -> None:
+    """Runs the engine until SIGTERM or SIGINT; with the in-process transport the stages run here too, in threads."""
+    vocab_size = msgspec.json.decode((Path(config.model) / "config.json").read_bytes(), type=_ModelConfig).vocab_size
+    drafter = choose_drafter(config.drafter, vocab_size)
+    context: zmq.Context[Any] = zmq.Context()
+    channels = Channels(context, config.endpoints)
+    engine = Engine(config, vocab_size, drafter, channels)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: engine.stop())
+    threads = []
+    if config.transport == "inprocess":
+        from workers.host import start_threads  # imports torch: only where stages run in this process
+
+        threads = start_threads(config, context)
+    try:
+        engine.run()
+    finally:
+        channels.close()
+        for thread in threads:
+            thread.join(timeout=5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

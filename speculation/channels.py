@@ -1,0 +1,81 @@
+"""Rank 0's sockets: the request bus, one control channel a stage, and the results of all stages."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import zmq
+
+from workers.bus import encode, open_socket
+from workers.config import Endpoints
+from workers.errors import PeerLost
+from workers.messages import FromEngine, FromStage, Shutdown, ToEngine, ToStage
+
+_LAST_WORDS_MS = 1000  # how long a closing control channel may take to deliver the shutdown
+_SEND_MS = 5000  # a control message waits only while its stage is not connected
+
+
+class Channels:
+    """Binds everything rank 0 listens on. What is in flight is bounded by credits, so no queue grows."""
+
+    def __init__(self, context: "zmq.Context[Any]", endpoints: Endpoints) -> None:
+        listen = endpoints.listen
+        self._bus = open_socket(context, zmq.ROUTER, endpoints.bus, bind=True, listen=listen)
+        self._results = open_socket(context, zmq.PULL, endpoints.results, bind=True, listen=listen)
+        self._control = [
+            open_socket(context, zmq.PUSH, endpoint, bind=True, listen=listen) for endpoint in endpoints.control
+        ]
+        for socket in self._control:
+            socket.setsockopt(zmq.SNDTIMEO, _SEND_MS)
+        self._poller = zmq.Poller()
+        self._poller.register(self._bus, zmq.POLLIN)
+        self._poller.register(self._results, zmq.POLLIN)
+        self._from_stage = msgspec.msgpack.Decoder(FromStage)
+        self._to_engine = msgspec.msgpack.Decoder(ToEngine)
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps until a message arrives or `seconds` have passed."""
+        self._poller.poll(seconds * 1000)
+
+    def result(self) -> FromStage | None:
+        """The next message of a stage, if one has arrived."""
+        try:
+            return self._from_stage.decode(self._results.recv(zmq.NOBLOCK))
+        except zmq.Again:
+            return None
+
+    def request(self) -> tuple[bytes, ToEngine] | None:
+        """The next message of a client with the client's address, if one has arrived."""
+        try:
+            client, message = self._bus.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        return client, self._to_engine.decode(message)
+
+    def announce(self, messages: Sequence[ToStage]) -> None:
+        """Sends messages to every stage, in order. Raises `PeerLost` where a stage is not connected."""
+        for message in messages:
+            encoded = encode(message)
+            for stage, socket in enumerate(self._control):
+                try:
+                    socket.send(encoded)
+                except zmq.Again:
+                    raise PeerLost(f"stage {stage} is not connected to its control channel") from None
+
+    def dismiss(self) -> None:
+        """Tells every stage that is still there to leave."""
+        for socket in self._control:
+            with contextlib.suppress(zmq.Again):
+                socket.send(encode(Shutdown()), zmq.NOBLOCK)
+
+    def answer(self, client: bytes, message: FromEngine) -> None:
+        """Sends a message to a client; one that has gone is forgotten by ZeroMQ."""
+        self._bus.send_multipart((client, encode(message)))
+
+    def close(self) -> None:
+        """Closes all sockets, after the last control messages have left."""
+        for socket in self._control:
+            socket.close(linger=_LAST_WORDS_MS)
+        self._bus.close()
+        self._results.close()

@@ -1,0 +1,1 @@
+"""Drafters: ways to guess the next token. Nothing outside this package asks which one runs."""

@@ -1,0 +1,25 @@
+"""From a configuration to a drafter."""
+
+from pathlib import Path
+
+from speculation.drafters.base import Drafter
+from speculation.drafters.ngram import NgramDrafter
+from speculation.drafters.none import NoDrafter
+from speculation.drafters.scripted import MadeUpDrafter, ScriptedDrafter, load_script
+from workers.config import DrafterConfig
+from workers.errors import ConfigError
+
+
+def choose_drafter(config: DrafterConfig, vocab_size: int) -> Drafter:
+    """Builds the configured drafter; raises `ConfigError` naming the flag that is missing or contradicts another."""
+    if config.name == "none":
+        return NoDrafter()
+    if config.name == "ngram":
+        if not 1 <= config.ngram_min <= config.ngram_max:
+            raise ConfigError("--ngram-min must be at least 1 and at most --ngram-max")
+        return NgramDrafter(config.ngram_max, config.ngram_min)
+    if config.scripted_acceptance is not None and config.script is None:
+        return MadeUpDrafter(vocab_size)
+    if config.script is not None and config.scripted_acceptance is None:
+        return ScriptedDrafter(load_script(Path(config.script)), vocab_size)
+    raise ConfigError("--drafter scripted needs either --script FILE or --scripted-acceptance P, not both")

@@ -1,0 +1,39 @@
+"""Prompt lookup: what followed the last time these tokens stood here (arXiv 2304.04487; prompt-lookup decoding)."""
+
+from collections.abc import Sequence
+
+from workers.messages import Sampling
+
+
+class NgramDrafter:
+    """Looks the longest suffix up in prompt and verified output; the latest earlier occurrence wins."""
+
+    def __init__(self, longest: int, shortest: int) -> None:
+        if not 1 <= shortest <= longest:
+            raise ValueError("an n-gram drafter needs 1 <= shortest <= longest")
+        self._lengths = range(longest, shortest - 1, -1)
+        self._follower: dict[tuple[int, ...], int] = {}
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
+        """Indexes the prompt."""
+        self._follower.clear()
+        for end in range(1, len(prompt)):
+            self._index(prompt, end)
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        """Indexes the newest verified token under the n-grams before it."""
+        self._index(tokens, count - 1)
+
+    def draft(self, tokens: Sequence[int]) -> int | None:
+        """The token that followed the longest known suffix of `tokens`."""
+        for length in self._lengths:
+            if length <= len(tokens):
+                follower = self._follower.get(tuple(tokens[len(tokens) - length :]))
+                if follower is not None:
+                    return follower
+        return None
+
+    def _index(self, tokens: Sequence[int], end: int) -> None:
+        for length in self._lengths:
+            if length <= end:
+                self._follower[tuple(tokens[end - length : end])] = tokens[end]

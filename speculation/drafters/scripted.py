@@ -1,0 +1,75 @@
+"""Drafters for tests and rehearsals, whose acceptance is chosen and not earned."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from workers.errors import ConfigError
+from workers.messages import Sampling
+
+
+class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One plain run to replay."""
+
+    tokens: list[int]  # prompt and output
+    wrong_at: frozenset[int] = frozenset()  # positions at which the draft is wrong
+    wrong_probability: float = 0.0  # of the draft at every other position
+
+
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file behind `--script`."""
+
+    recordings: list[Recording]
+
+
+def load_script(path: Path) -> Script:
+    """Reads a JSON script; raises `ConfigError` naming the offending field."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Script)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"--script {path}: {error}") from error
+
+
+class ScriptedDrafter:
+    """Replays the recording that begins with the prompt; drafts nothing where there is none, or past its end."""
+
+    def __init__(self, script: Script, vocab_size: int) -> None:
+        self._recordings = script.recordings
+        self._vocab_size = vocab_size
+        self._recording: Recording | None = None
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
+        """Finds the recording."""
+        start = list(prompt)
+        self._recording = next((r for r in self._recordings if r.tokens[: len(start)] == start), None)
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        """Nothing to learn."""
+
+    def draft(self, tokens: Sequence[int]) -> int | None:
+        """The recorded token at this position, or the one after it in the vocabulary where the script says wrong."""
+        recording, position = self._recording, len(tokens)
+        if recording is None or position >= len(recording.tokens):
+            return None
+        right = recording.tokens[position]
+        wrong = position in recording.wrong_at or random.Random(position).random() < recording.wrong_probability
+        return (right + 1) % self._vocab_size if wrong else right
+
+
+class MadeUpDrafter:
+    """Drafts tokens out of thin air, for rehearsals in which the sampler takes drafts by chance."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
+        """Nothing to learn."""
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        """Nothing to learn."""
+
+    def draft(self, tokens: Sequence[int]) -> int | None:
+        """A token that depends on the position only."""
+        return random.Random(len(tokens)).randrange(self._vocab_size)

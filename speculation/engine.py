@@ -1,0 +1,235 @@
+"""The engine: rank 0's loop around the request queue, the schedule and the drafter."""
+
+import itertools
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from speculation.channels import Channels
+from speculation.drafters.base import Drafter
+from speculation.health import PingRounds
+from speculation.schedule import Schedule, Step
+from workers.config import EngineConfig
+from workers.errors import ConfigError, OutOfStep, PeerLost
+from workers.messages import (
+    Abort,
+    EngineInfo,
+    Failed,
+    Failure,
+    FromStage,
+    Generate,
+    Open,
+    Ping,
+    Pong,
+    Probe,
+    Ready,
+    Sample,
+    SpeculationCounts,
+    Status,
+    ToEngine,
+    TokenLogprobs,
+    Tokens,
+)
+
+_PING_INTERVAL = 1.0  # seconds
+_SLOT = 0  # one sequence has the pipeline at a time
+
+
+@dataclass(frozen=True)
+class _Request:
+    client: bytes  # address on the bus
+    generate: Generate
+
+
+class Engine:
+    """Serves one request at a time, first come first served, with every stage at work on it."""
+
+    def __init__(self, config: EngineConfig, vocab_size: int, drafter: Drafter, channels: Channels) -> None:
+        self._config = config
+        self._drafter = drafter
+        self._channels = channels
+        self._schedule = Schedule(_SLOT, config.stages, config.delta, config.prefill_chunk, itertools.count())
+        self._queue: deque[_Request] = deque()
+        self._running: _Request | None = None
+        self._pings = PingRounds(config.stages, _PING_INTERVAL, config.stall_timeout)
+        self._ended = SpeculationCounts()  # of the requests that have ended
+        self._full_cycles = 0
+        self._full_cycle_ns = 0
+        self._last_sample_ns = 0
+        self._stopping = False
+        self._info = EngineInfo(
+            stages=config.stages,
+            split=config.split,
+            drafter=config.drafter.name,
+            delta=config.delta,
+            max_model_len=config.max_model_len,
+            vocab_size=vocab_size,
+            rehearsal=config.drafter.scripted_acceptance is not None,
+            emulated_stage_ms=config.emulate_stage_ms,
+        )
+
+    def stop(self) -> None:
+        """Makes `run` return soon; safe to call from a signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Waits for every stage to be ready, then serves until stopped.
+
+        Raises `PeerLost`, `OutOfStep` or `ConfigError` when the group cannot go on.
+        """
+        try:
+            self._await_stages()
+            while not self._stopping:
+                self._channels.wait(_PING_INTERVAL)
+                self._turn()
+        finally:
+            self._channels.dismiss()
+
+    def _await_stages(self) -> None:
+        missing = set(range(self._config.stages))
+        while missing and not self._stopping:
+            self._channels.wait(1.0)
+            while (message := self._channels.result()) is not None:
+                if isinstance(message, Ready):
+                    missing.discard(message.stage)
+                    print(
+                        f"stage {message.stage}: {message.layers} layers, "
+                        f"{message.weight_bytes / 2**20:.0f} MiB weights, {message.kv_bytes / 2**20:.0f} MiB KV, "
+                        f"ready in {message.seconds:.1f} s",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+                elif isinstance(message, Failure):
+                    self._fail(message)
+
+    def _turn(self) -> None:
+        """Handles everything that has arrived, samples first: they are on the critical path."""
+        while (message := self._channels.result()) is not None:
+            self._on_result(message)
+        while (request := self._channels.request()) is not None:
+            self._on_request(*request)
+        if (number := self._pings.due(time.monotonic())) is not None:
+            self._channels.announce([Ping(number)])
+
+    # --- from the stages ---
+
+    def _on_result(self, message: FromStage) -> None:
+        if isinstance(message, Sample):
+            self._on_sample(message)
+        elif isinstance(message, Pong):
+            for client, number in self._pings.pong(message):
+                self._channels.answer(client, self._status(number))
+        elif isinstance(message, Failure):
+            self._fail(message)
+        else:
+            raise OutOfStep(f"stage {message.stage} reported ready a second time")
+
+    def _on_sample(self, sample: Sample) -> None:
+        step = self._schedule.sample(sample)
+        self._channels.announce(step.control)
+        if step.token is not None:
+            self._time_cycle(step)
+            self._emit(step, sample.logprobs)
+        self._draft()
+
+    def _time_cycle(self, step: Step) -> None:
+        now = time.perf_counter_ns()
+        if step.full_cycle:
+            self._full_cycles += 1
+            self._full_cycle_ns += now - self._last_sample_ns
+        self._last_sample_ns = now
+
+    def _emit(self, step: Step, logprobs: TokenLogprobs | None) -> None:
+        assert self._running is not None
+        assert step.token is not None
+        message = Tokens(
+            id=self._running.generate.id,
+            tokens=[step.token],
+            logprobs=[] if logprobs is None else [logprobs],
+            finish=step.finish,
+            counts=self._schedule.counts if step.finish is not None else None,
+        )
+        self._channels.answer(self._running.client, message)
+        if step.finish is None:
+            self._drafter.verified(self._schedule.tokens, self._schedule.verified)
+        else:
+            self._finish()
+
+    def _draft(self) -> None:
+        schedule = self._schedule
+        while schedule.wants_draft():
+            token = self._drafter.draft(schedule.tokens)
+            if token is None:
+                return
+            self._channels.announce(schedule.draft(token).control)
+
+    @staticmethod
+    def _fail(failure: Failure) -> None:
+        error = f"stage {failure.stage} failed: {failure.error}"
+        raise ConfigError(error) if failure.permanent else PeerLost(error)
+
+    # --- from the clients ---
+
+    def _on_request(self, client: bytes, message: ToEngine) -> None:
+        if isinstance(message, Probe):
+            self._pings.probe(client, message.number)
+        elif isinstance(message, Abort):
+            self._abort(client, message.id)
+        else:
+            room = self._config.max_model_len
+            if not message.prompt or message.max_tokens < 1 or len(message.prompt) + message.max_tokens > room:
+                error = f"prompt and max_tokens must be at least 1 and fit {room} tokens together"
+                self._channels.answer(client, Failed(message.id, error))
+                return
+            self._queue.append(_Request(client, message))
+            self._start_next()
+
+    def _start_next(self) -> None:
+        if self._running is not None or not self._queue:
+            return
+        self._running = self._queue.popleft()
+        generate = self._running.generate
+        self._drafter.begin(generate.prompt, generate.sampling)
+        opening = Open(_SLOT, self._schedule.epoch, len(generate.prompt), generate.sampling)
+        step = self._schedule.start(generate.prompt, generate.max_tokens, frozenset(generate.stop_tokens))
+        self._channels.announce([opening, *step.control])
+
+    def _abort(self, client: bytes, identifier: str) -> None:
+        if self._running is not None and self._is(self._running, client, identifier):
+            step = self._schedule.abort()
+            self._channels.announce(step.control)
+            ended = Tokens(identifier, [], finish=step.finish, counts=self._schedule.counts)
+            self._channels.answer(client, ended)
+            self._finish()
+            return
+        for request in self._queue:
+            if self._is(request, client, identifier):
+                self._queue.remove(request)
+                self._channels.answer(client, Tokens(identifier, [], finish="abort", counts=SpeculationCounts()))
+                return
+
+    @staticmethod
+    def _is(request: _Request, client: bytes, identifier: str) -> bool:
+        return request.client == client and request.generate.id == identifier
+
+    def _finish(self) -> None:
+        self._ended.add(self._schedule.counts)
+        self._running = None
+        self._start_next()
+
+    def _status(self, number: int) -> Status:
+        counts = SpeculationCounts()
+        counts.add(self._ended)
+        if self._running is not None:
+            counts.add(self._schedule.counts)
+        return Status(
+            number=number,
+            info=self._info,
+            running=int(self._running is not None),
+            waiting=len(self._queue),
+            counts=counts,
+            full_cycles=self._full_cycles,
+            full_cycle_ns=self._full_cycle_ns,
+            stages=self._pings.timings,
+        )

@@ -1,0 +1,178 @@
+"""The pipeline schedule: which frame enters next, and what a sample means. No torch, no sockets, no clock.
+
+One list holds everything about a sequence: `tokens[:verified]` is final, `tokens[verified:]` are drafts. Frames are cut
+from it in order; `announced` says how far. A draft that found no free credit is a token not yet announced.
+See docs/design.md, "Frames and epochs".
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from workers.errors import OutOfStep
+from workers.frames import Frame
+from workers.messages import Rollback, Sample, SpeculationCounts
+
+Finish = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What follows from one event. `control` goes to every stage, in order, before anything else happens."""
+
+    control: Sequence[Frame | Rollback] = ()
+    token: int | None = None  # newly verified
+    finish: Finish | None = None  # with the last token
+    full_cycle: bool = False  # the pipeline was full when this token was verified, and stayed so
+
+
+@dataclass
+class Schedule:
+    """One sequence slot.
+
+    Invariants, between calls: frames in `in_flight` are alive, consecutive, and end at `announced`; the oldest one that
+    wants a sample ends at `verified`; at most one draft is not announced; at most `credits` frames are in flight.
+    """
+
+    sequence: int
+    stages: int
+    delta: int
+    prefill_chunk: int
+    numbers: Iterator[int]  # announcement numbers, shared by all slots of an engine
+    epoch: int = 0
+    tokens: list[int] = field(default_factory=list)
+    verified: int = 0
+    announced: int = 0
+    in_flight: deque[Frame] = field(default_factory=deque)
+    counts: SpeculationCounts = field(default_factory=SpeculationCounts)
+    running: bool = False
+    _prompt: int = 0
+    _limit: int = 0
+    _stop_tokens: Collection[int] = ()
+    _refilling: bool = True  # the next token to verify had no draft ahead of it
+
+    @property
+    def credits(self) -> int:
+        """Most alive frames in flight."""
+        return self.stages + self.delta
+
+    def start(self, prompt: Sequence[int], max_tokens: int, stop_tokens: Collection[int] = ()) -> Step:
+        """Takes the slot over for a request; announces the first prompt chunks."""
+        if self.running or not prompt or max_tokens < 1:
+            raise ValueError("start() needs an idle slot, a prompt of at least one token and max_tokens >= 1")
+        self.running = True
+        self.tokens = list(prompt)
+        self.verified = self._prompt = len(prompt)
+        self.announced = 0
+        self.counts = SpeculationCounts()
+        self._limit = len(prompt) + max_tokens
+        self._stop_tokens = stop_tokens
+        self._refilling = True
+        return Step(self._announce())
+
+    def wants_draft(self) -> bool:
+        """Whether a draft of the token after `tokens` is of use now.
+
+        Drafting runs one ahead of the credits. It begins with the first verified token, and does not go past an end
+        token or past the last token whose frame could still yield one.
+        """
+        return (
+            self.running
+            and self.credits > 1
+            and self.verified > self._prompt
+            and self.announced == len(self.tokens)
+            and len(self.tokens) < self._limit - 1
+            and self.tokens[-1] not in self._stop_tokens
+        )
+
+    def draft(self, token: int) -> Step:
+        """Appends a draft; only valid while `wants_draft()`."""
+        if not self.wants_draft():
+            raise ValueError("no draft is wanted")
+        self.tokens.append(token)
+        self.counts.drafted += 1
+        return Step(self._announce())
+
+    def sample(self, sample: Sample) -> Step:
+        """What the last stage says of the oldest frame in flight. Samples of an older epoch mean nothing.
+
+        Raises `OutOfStep` if it is not the oldest frame.
+        """
+        if sample.epoch != self.epoch or not self.running:
+            return Step()
+        frame = self.in_flight.popleft() if self.in_flight else None
+        if frame is None or frame.end - 1 != sample.position or frame.wants_sample != (sample.token is not None):
+            raise OutOfStep(
+                f"rank 0 expected the sample of {frame}, the last stage sent one of sequence {sample.sequence}, "
+                f"epoch {sample.epoch}, position {sample.position}"
+            )
+        if sample.token is None:
+            return Step(self._announce())
+        return self._verify(sample.token)
+
+    def abort(self) -> Step:
+        """Ends the request wherever it is."""
+        if not self.running:
+            return Step()
+        return Step([self._end()], finish="abort")
+
+    def _verify(self, token: int) -> Step:
+        was_full = len(self.in_flight) + 1 >= self.stages
+        if self.verified > self._prompt:  # the first token is the prefill's, and costs no decode cycle
+            self.counts.cycles += self.stages if self._refilling else 1
+        drafted = self.verified < len(self.tokens)
+        accepted = drafted and self.tokens[self.verified] == token
+        if accepted:
+            self.counts.accepted += 1
+        elif drafted:
+            self.counts.rejected += 1
+            self.counts.discarded += len(self.tokens) - self.verified - 1
+            del self.tokens[self.verified :]
+        if not accepted:
+            self.tokens.append(token)
+        self.verified += 1
+        finish: Finish | None = None
+        if token in self._stop_tokens:
+            finish = "stop"
+        elif self.verified == self._limit:
+            finish = "length"
+        if finish is not None:
+            return Step([self._end()], token, finish)
+        if drafted and not accepted:
+            self._roll_back()
+        full_cycle = was_full and accepted and not self._refilling
+        self._refilling = not accepted
+        return Step(self._announce(), token, None, full_cycle)
+
+    def _roll_back(self) -> None:
+        """Everything in flight is dead. The corrected token's frame, of the new epoch, tells the stages."""
+        self.epoch += 1
+        self.in_flight.clear()
+        self.announced = self.verified - 1
+
+    def _end(self) -> Rollback:
+        self.counts.discarded += len(self.tokens) - self.verified
+        del self.tokens[self.verified :]
+        self._roll_back()
+        self.running = False
+        return Rollback(self.sequence, self.epoch)
+
+    def _announce(self) -> list[Frame]:
+        """Cuts as many frames as there are tokens and credits: prompt chunks, then one token a frame."""
+        frames = []
+        while self.announced < len(self.tokens) and len(self.in_flight) < self.credits:
+            start = self.announced
+            end = min(start + self.prefill_chunk, self._prompt) if start < self._prompt else start + 1
+            frame = Frame(
+                index=next(self.numbers),
+                sequence=self.sequence,
+                epoch=self.epoch,
+                position=start,
+                tokens=tuple(self.tokens[start:end]),
+                wants_sample=end >= self._prompt,
+            )
+            self.announced = end
+            self.in_flight.append(frame)
+            frames.append(frame)
+        return frames

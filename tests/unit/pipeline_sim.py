@@ -1,0 +1,229 @@
+"""An event simulation of a pipeline: the real schedule and the real look-ahead, with everything else made up.
+
+Stages are servers with random service times; control messages, hidden states and samples travel on ordered channels
+with random delays of their own. The model is a hash of the whole prefix that the stage really holds, so any wrong key
+or value changes the output. Time has no unit; a stage forward takes about 1.
+"""
+
+import hashlib
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from speculation.schedule import Schedule, Step
+from workers.frames import Frame
+from workers.lookahead import Lookahead
+from workers.messages import Open, Rollback, Sample, Sampling
+
+VOCABULARY = 50
+
+
+def target(prefix: Sequence[int]) -> int:
+    """The model: the next token depends on every token before it."""
+    return int.from_bytes(hashlib.blake2b(bytes(prefix), digest_size=2).digest(), "big") % VOCABULARY
+
+
+def plain(prompt: Sequence[int], max_tokens: int, stop_tokens: Sequence[int] = ()) -> list[int]:
+    """The oracle: plain autoregressive decoding."""
+    tokens = list(prompt)
+    for _ in range(max_tokens):
+        tokens.append(target(tokens))
+        if tokens[-1] in stop_tokens:
+            break
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class Request:
+    """What to generate, and after how much simulated time the client goes away."""
+
+    prompt: list[int]
+    max_tokens: int
+    stop_tokens: tuple[int, ...] = ()
+    abort_after: float | None = None
+
+
+@dataclass
+class Outcome:
+    """What came of a request."""
+
+    tokens: list[int] = field(default_factory=list)
+    finish: str | None = None
+    first_at: float = 0.0
+    last_at: float = 0.0
+
+
+@dataclass
+class _Stage:
+    lookahead: Lookahead
+    kv: list[int] = field(default_factory=list)
+    inputs: deque[int] = field(default_factory=deque)
+    frame: Frame | None = None  # popped, its input not here yet
+    busy: bool = False
+
+
+class PipelineSim:
+    """Runs requests one after the other through `stages` simulated stages."""
+
+    def __init__(
+        self,
+        stages: int,
+        delta: int = 0,
+        chunk: int = 4,
+        *,
+        acceptance: float | Callable[[int], bool] = 1.0,
+        rng: random.Random,
+        jitter: float = 0.0,
+        control: float = 0.01,
+        draft_time: float = 0.0,
+    ) -> None:
+        self.now = 0.0
+        self.computed = 0
+        self.skipped = 0
+        self._rng = rng
+        self._jitter = jitter
+        self._control_delay = control
+        self._draft_time = draft_time
+        self._acceptance = acceptance
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = itertools.count()
+        self._last: dict[object, float] = {}
+        self.schedule = Schedule(0, stages, delta, chunk, itertools.count())
+        self._stages = [_Stage(Lookahead(f"stage {i}")) for i in range(stages)]
+        self._drafting: tuple[int, int] | None = None
+        self._outcome = Outcome()
+        self._current = 0
+
+    def run(self, requests: Sequence[Request]) -> list[Outcome]:
+        """The outcome of every request."""
+        outcomes = []
+        for number, request in enumerate(requests):
+            self._outcome = Outcome()
+            outcomes.append(self._outcome)
+            self._send_control([Open(0, self.schedule.epoch, len(request.prompt), Sampling(seed=0))])
+            self._apply(self.schedule.start(request.prompt, request.max_tokens, request.stop_tokens))
+            self._current = number
+            if request.abort_after is not None:
+                self._at(request.abort_after, self._abort, number)
+            while self.schedule.running:
+                self._next_event()
+        while self._events:  # dead frames still cross every edge
+            self._next_event()
+        assert all(not stage.busy and stage.frame is None and not stage.inputs for stage in self._stages)
+        return outcomes
+
+    # --- events ---
+
+    def _next_event(self) -> None:
+        self.now, _, action, args = heapq.heappop(self._events)
+        action(*args)
+
+    def _at(self, delay: float, action: Callable[..., None], *args: Any) -> None:
+        heapq.heappush(self._events, (self.now + delay, next(self._order), action, args))
+
+    def _noisy(self, mean: float) -> float:
+        return mean * (1 + self._jitter * (self._rng.random() * 2 - 1))
+
+    def _channel(self, key: object, action: Callable[..., None], *args: Any) -> None:
+        """An ordered channel with random delays."""
+        delay = self._noisy(self._control_delay) * (1 + 20 * self._jitter * self._rng.random())
+        arrival = max(self._last.get(key, 0.0), self.now + delay)
+        self._last[key] = arrival
+        self._at(arrival - self.now, action, *args)
+
+    # --- rank 0 ---
+
+    def _send_control(self, messages: Sequence[Frame | Open | Rollback]) -> None:
+        for message in messages:
+            for index, _ in enumerate(self._stages):
+                self._channel(("control", index), self._hear, index, message)
+
+    def _apply(self, step: Step) -> None:
+        self._send_control(step.control)
+        if step.token is not None:
+            self._outcome.tokens.append(step.token)
+            self._outcome.last_at = self.now
+            if len(self._outcome.tokens) == 1:
+                self._outcome.first_at = self.now
+        if step.finish is not None:
+            self._outcome.finish = step.finish
+        self._check()
+        self._draft()
+
+    def _check(self) -> None:
+        schedule = self.schedule
+        assert len(schedule.in_flight) <= schedule.credits
+        assert schedule.announced < schedule.verified or len(schedule.tokens) - schedule.announced <= 1
+        position = schedule.announced
+        for frame in reversed(schedule.in_flight):
+            assert frame.epoch == schedule.epoch
+            assert frame.end == position
+            assert list(frame.tokens) == schedule.tokens[frame.position : frame.end]
+            position = frame.position
+
+    def _draft(self) -> None:
+        if self._drafting is None and self.schedule.wants_draft():
+            self._drafting = (self.schedule.epoch, len(self.schedule.tokens))
+            self._at(self._noisy(self._draft_time), self._drafted)
+
+    def _drafted(self) -> None:
+        wanted, self._drafting = self._drafting, None
+        if wanted == (self.schedule.epoch, len(self.schedule.tokens)) and self.schedule.wants_draft():
+            right = target(self.schedule.tokens)
+            accept = self._acceptance
+            good = accept(wanted[1]) if callable(accept) else self._rng.random() < accept
+            self._apply(self.schedule.draft(right if good else (right + 1) % VOCABULARY))
+        else:
+            self._draft()
+
+    def _abort(self, number: int) -> None:
+        if self._current == number:
+            self._apply(self.schedule.abort())
+
+    # --- stages ---
+
+    def _hear(self, index: int, message: Frame | Open | Rollback) -> None:
+        self._stages[index].lookahead.hear(message)
+        self._start(index)
+
+    def _arrive(self, index: int, number: int) -> None:
+        self._stages[index].inputs.append(number)
+        self._start(index)
+
+    def _start(self, index: int) -> None:
+        stage = self._stages[index]
+        if stage.busy:
+            return
+        if stage.frame is None:
+            stage.frame = stage.lookahead.pop()
+        if stage.frame is None or (index > 0 and not stage.inputs):
+            return
+        frame, stage.frame, stage.busy = stage.frame, None, True
+        if index > 0:
+            assert stage.inputs.popleft() == frame.index, "an edge is out of order"
+        alive = stage.lookahead.admit(frame)
+        self.computed += alive
+        self.skipped += not alive
+        if alive:
+            stage.kv[frame.position :] = frame.tokens
+        self._at(self._noisy(1.0) if alive else 0.001, self._finish, index, frame, alive)
+
+    def _finish(self, index: int, frame: Frame, alive: bool) -> None:
+        stage = self._stages[index]
+        stage.busy = False
+        if index + 1 < len(self._stages):
+            self._channel(("data", index), self._arrive, index + 1, frame.index)
+        elif alive:
+            token = None
+            if frame.wants_sample:
+                token = target(stage.kv)
+                stage.lookahead.sampled(frame, token)
+            self._channel("results", self._on_sample, Sample(0, frame.epoch, frame.end - 1, token))
+        self._start(index)
+
+    def _on_sample(self, sample: Sample) -> None:
+        self._apply(self.schedule.sample(sample))

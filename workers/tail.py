@@ -1,0 +1,83 @@
+"""The end of the pipeline: LM head and sampler of the last stage, with the tokens that each sample must see.
+
+The last stage samples every position exactly as plain decoding would ("sampled verification", docs/design.md), so a
+draft is accepted if and only if it equals the sample, and speculation cannot change the output.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+from torch import Tensor
+
+from workers.frames import Frame
+from workers.messages import Open, Sample, Sampling, TokenLogprobs
+
+
+class Head(Protocol):
+    """What the tail needs of its shard (`workers.shard.Shard`)."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`[V]` float32 logits after the last row of `hidden` `[T, H]`."""
+
+
+class Sampler(Protocol):
+    """What the tail needs of `workers.sampler.Sampler`."""
+
+    def sample(
+        self, logits: Tensor, sampling: Sampling, position: int, prompt: list[int], output: list[int]
+    ) -> tuple[int, TokenLogprobs | None]:
+        """The token at `position`, which `prompt` and `output` precede."""
+
+
+@dataclass
+class _Slot:
+    sampling: Sampling
+    prompt_tokens: int
+    prompt: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+
+    def write(self, position: int, tokens: tuple[int, ...]) -> None:
+        """Overwrites everything from `position` on. A frame lies in the prompt or in the output, never in both."""
+        part, start = self.prompt, position
+        if position >= self.prompt_tokens:
+            part, start = self.output, position - self.prompt_tokens
+        del part[start:]
+        part.extend(tokens)
+
+
+class Tail:
+    """Head, sampler and token history of every sequence slot.
+
+    `acceptance` is for rehearsals: the draft is taken with this probability, whatever the logits say.
+    """
+
+    def __init__(self, head: Head, sampler: Sampler, vocab_size: int, acceptance: float | None = None) -> None:
+        self._head = head
+        self._sampler = sampler
+        self._vocab_size = vocab_size
+        self._acceptance = acceptance
+        self._slots: dict[int, _Slot] = {}
+
+    def open(self, message: Open) -> None:
+        """A new request takes a slot over."""
+        self._slots[message.sequence] = _Slot(message.sampling, message.prompt_tokens)
+
+    def finish(self, frame: Frame, hidden: Tensor) -> Sample:
+        """Samples the token after a live frame whose hidden states are `hidden` `[T, H]`."""
+        slot = self._slots[frame.sequence]
+        slot.write(frame.position, frame.tokens)
+        token, logprobs = None, None
+        if frame.wants_sample:
+            logits = self._head.logits(hidden)
+            token, logprobs = self._sampler.sample(logits, slot.sampling, frame.end, slot.prompt, slot.output)
+        return Sample(frame.sequence, frame.epoch, frame.end - 1, token, logprobs)
+
+    def rehearse(self, sample: Sample, draft: int | None) -> Sample:
+        """In a rehearsal, replaces the sample so that `draft` is accepted with the given probability."""
+        if self._acceptance is None or draft is None or sample.token is None:
+            return sample
+        if random.Random(sample.position).random() < self._acceptance:
+            return msgspec.structs.replace(sample, token=draft)
+        return msgspec.structs.replace(sample, token=(draft + 1) % self._vocab_size)

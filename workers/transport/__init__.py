@@ -1,0 +1,1 @@
+"""The data plane: hidden states between neighbouring stages, behind one small interface."""

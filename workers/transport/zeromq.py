@@ -1,0 +1,73 @@
+"""Hidden states as ZeroMQ messages: the default between CPU stages, and over any network."""
+
+import struct
+from typing import Any
+
+import torch
+import zmq
+from torch import Tensor
+
+from workers.errors import OutOfStep, PeerLost
+from workers.frames import Frame
+
+_HEADER = struct.Struct("<QQQQ")  # announcement number, sequence, epoch, position
+
+
+class ZmqOutbound:
+    """Pushes each tensor behind a header that names its frame."""
+
+    def __init__(self, socket: "zmq.Socket[Any]") -> None:
+        self._socket = socket
+
+    def send(self, frame: Frame, hidden: Tensor) -> None:
+        """See `Outbound`."""
+        header = _HEADER.pack(frame.index, frame.sequence, frame.epoch, frame.position)
+        payload = hidden.contiguous().cpu().view(torch.uint8).numpy()
+        self._socket.send_multipart((header, payload), copy=True)
+
+    def close(self) -> None:
+        """See `Outbound`."""
+        self._socket.close()
+
+
+class ZmqInbound:
+    """Pulls tensors and checks that each belongs to the frame that was announced next."""
+
+    def __init__(
+        self,
+        socket: "zmq.Socket[Any]",
+        *,
+        stage: int,
+        hidden_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        timeout: float,
+    ) -> None:
+        self._socket = socket
+        self._stage = stage
+        self._hidden_size = hidden_size
+        self._dtype = dtype
+        self._device = device
+        self._timeout = timeout
+        self._socket.setsockopt(zmq.RCVTIMEO, int(timeout * 1000))
+
+    def receive(self, frame: Frame) -> Tensor:
+        """See `Inbound`."""
+        try:
+            header, payload = self._socket.recv_multipart()
+        except zmq.Again:
+            raise PeerLost(
+                f"stage {self._stage} waited {self._timeout:g} s for {frame} from stage {self._stage - 1}"
+            ) from None
+        index, sequence, epoch, position = _HEADER.unpack(header)
+        if index != frame.index:
+            raise OutOfStep(
+                f"stage {self._stage} expected {frame}, stage {self._stage - 1} sent frame {index} "
+                f"(sequence {sequence}, epoch {epoch}, position {position})"
+            )
+        flat = torch.frombuffer(bytearray(payload), dtype=self._dtype)
+        return flat.view(len(frame.tokens), self._hidden_size).to(self._device)
+
+    def close(self) -> None:
+        """See `Inbound`."""
+        self._socket.close()
