@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import zmq
 
 from speculation.channels import Channels
@@ -15,12 +14,7 @@ from speculation.engine import Engine
 from workers.config import EngineConfig, load_config
 from workers.errors import ConfigError, EchelonError
 from workers.lifecycle import die_with_parent
-
-
-class _ModelConfig(msgspec.Struct):
-    """The part of a model's config.json that rank 0 needs."""
-
-    vocab_size: int
+from workers.model_facts import read_facts
 
 
 def main() -> int:
@@ -42,7 +36,7 @@ def main() -> int:
 
 def serve(config: EngineConfig) -> None:
     """Runs the engine until SIGTERM or SIGINT; with the in-process transport the stages run here too, in threads."""
-    vocab_size = msgspec.json.decode((Path(config.model) / "config.json").read_bytes(), type=_ModelConfig).vocab_size
+    vocab_size = read_facts(Path(config.model)).vocab_size
     drafter = choose_drafter(config.drafter, vocab_size)
     context: zmq.Context[Any] = zmq.Context()
     channels = Channels(context, config.endpoints)

@@ -36,7 +36,7 @@ class Channels:
 
     def wait(self, seconds: float) -> None:
         """Sleeps until a message arrives or `seconds` have passed."""
-        self._poller.poll(seconds * 1000)
+        self._poller.poll(int(seconds * 1000))
 
     def result(self) -> FromStage | None:
         """The next message of a stage, if one has arrived."""

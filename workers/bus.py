@@ -36,7 +36,7 @@ def open_socket(
 
     Raises `zmq.ZMQError` where the address cannot be bound.
     """
-    socket = context.socket(kind)
+    socket: zmq.Socket[Any] = context.socket(kind)
     socket.set_hwm(_UNLIMITED)
     socket.setsockopt(zmq.LINGER, 0)
     if bind:

@@ -13,6 +13,7 @@ from workers.bus import encode, open_socket
 from workers.config import EngineConfig
 from workers.errors import ConfigError, EchelonError
 from workers.messages import Failure, Ready
+from workers.model_facts import read_facts
 from workers.progress import Progress
 from workers.sampler import Sampler
 from workers.shard import Shard
@@ -42,8 +43,9 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         edges = make_edges(index, shard)
         tail = None
         if index == config.stages - 1:
-            sampler = Sampler(shard.vocab_size, shard.device)
-            tail = Tail(shard, sampler, shard.vocab_size, config.drafter.scripted_acceptance)
+            vocab_size = read_facts(Path(config.model)).vocab_size
+            sampler = Sampler(vocab_size, shard.device)
+            tail = Tail(shard, sampler, vocab_size, config.drafter.scripted_acceptance)
         seconds = time.monotonic() - started
         channel.report(Ready(index, len(config.layers(index)), shard.weight_bytes, shard.kv_bytes, seconds))
         Stage(

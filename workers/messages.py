@@ -7,7 +7,7 @@ import msgspec
 
 from workers.frames import Frame, Natural
 
-# --- sampling -------------------------------------------------------------------------------------------------------
+# --- sampling ---
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -34,10 +34,10 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top: list[tuple[int, float]]  # (token, logprob), most likely first
 
 
-# --- control channel: rank 0 -> every stage ----------------------------------------------------------------------------
+# --- control channel: rank 0 -> every stage ---
 
 
-class Open(msgspec.Struct, frozen=True, tag="open"):
+class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     """A request takes over a sequence slot; all its frames carry `epoch` or a newer one."""
 
     sequence: Natural
@@ -65,10 +65,10 @@ class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
 
 ToStage = Frame | Open | Rollback | Ping | Shutdown
 
-# --- results channel: every stage -> rank 0 ----------------------------------------------------------------------------
+# --- results channel: every stage -> rank 0 ---
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     """A stage has loaded its shard."""
 
     stage: Natural
@@ -112,7 +112,7 @@ class StageTimings(msgspec.Struct):
         return self.busy_ns + self.idle_ns + self.receive_ns
 
 
-class Pong(msgspec.Struct, frozen=True, tag="pong"):
+class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     """Answer to `Ping`."""
 
     number: Natural
@@ -120,7 +120,7 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     timings: StageTimings
 
 
-class Failure(msgspec.Struct, frozen=True, tag="failure"):
+class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
     """A stage cannot go on; it leaves after sending this."""
 
     stage: Natural
@@ -130,7 +130,7 @@ class Failure(msgspec.Struct, frozen=True, tag="failure"):
 
 FromStage = Ready | Sample | Pong | Failure
 
-# --- request bus: server -> rank 0 -------------------------------------------------------------------------------------
+# --- request bus: server -> rank 0 ---
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
@@ -157,7 +157,7 @@ class Probe(msgspec.Struct, frozen=True, tag="probe"):
 
 ToEngine = Generate | Abort | Probe
 
-# --- request bus: rank 0 -> server -------------------------------------------------------------------------------------
+# --- request bus: rank 0 -> server ---
 
 
 class SpeculationCounts(msgspec.Struct):

@@ -1,6 +1,7 @@
 """The loop of one stage: hear, receive, compute, send.
 
-Decisions are in `workers.lookahead`, arithmetic in `workers.shard` and `workers.sampler`; this is the shell around them.
+Decisions are in `workers.lookahead`, arithmetic in `workers.shard` and `workers.sampler`; this is the shell around
+them.
 """
 
 import time

@@ -28,7 +28,7 @@ class Outbound(Protocol):
     """The sending end of an edge."""
 
     def send(self, frame: Frame, hidden: Tensor) -> None:
-        """Hands the hidden states `[len(frame.tokens), hidden]` of `frame` on; never waits for the receiver to want it."""
+        """Hands the hidden states `[len(frame.tokens), hidden]` of `frame` on, without waiting for the receiver."""
 
     def close(self) -> None:
         """Gives resources back."""

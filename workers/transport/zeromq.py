@@ -22,8 +22,8 @@ class ZmqOutbound:
     def send(self, frame: Frame, hidden: Tensor) -> None:
         """See `Outbound`."""
         header = _HEADER.pack(frame.index, frame.sequence, frame.epoch, frame.position)
-        payload = hidden.contiguous().cpu().view(torch.uint8).numpy()
-        self._socket.send_multipart((header, payload), copy=True)
+        payload = hidden.contiguous().cpu().view(torch.uint8).numpy().data
+        self._socket.send_multipart((header, payload))
 
     def close(self) -> None:
         """See `Outbound`."""

@@ -1,0 +1,169 @@
+"""The `echelon` command."""
+
+import subprocess
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.engine_plan import EngineOptions, choose_drafter_config
+from server.launcher import ServerOptions, serve
+from workers.errors import ConfigError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Serve one conversation as fast as several devices can, with output that is exactly that of plain decoding.",
+)
+
+
+class DtypeChoice(StrEnum):
+    """Values of --dtype."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class Transport(StrEnum):
+    """Values of --transport."""
+
+    auto = "auto"
+    zmq = "zmq"
+    gloo = "gloo"
+    nccl = "nccl"
+    inprocess = "inprocess"
+
+
+class DrafterChoice(StrEnum):
+    """Values of --drafter."""
+
+    none = "none"
+    ngram = "ngram"
+    scripted = "scripted"
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="ORG/NAME on the Hugging Face hub, a folder with safetensors, a .gguf file, "
+        "'default' (SmolLM2-135M-Instruct, fetched once) or 'tiny' (a built-in random model)"
+    ),
+]
+API, PIPELINE, SPECULATION, MEASURING = "API", "Pipeline", "Speculation", "Rehearsing and measuring"
+
+
+@app.command("serve")
+def serve_command(
+    model: Model = "default",
+    host: Annotated[str, typer.Option(help="Address to listen on", rich_help_panel=API)] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on", rich_help_panel=API)] = 8000,
+    served_model_name: Annotated[
+        str | None, typer.Option(help="Name of the model in the API [default: from MODEL]", rich_help_panel=API)
+    ] = None,
+    max_queue: Annotated[
+        int,
+        typer.Option(min=0, help="Requests that may wait behind the running one; more get 429", rich_help_panel=API),
+    ] = 64,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            help="Longest prompt plus answer, in tokens; the KV cache is reserved for it "
+            "[default: what the model was made for, at most 8192]",
+            rich_help_panel=API,
+        ),
+    ] = None,
+    stages: Annotated[
+        int | None, typer.Option(min=1, help="Pipeline stages, one process each [default: 2]", rich_help_panel=PIPELINE)
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Decoder layers a stage, such as 10,10,8,2 [default: equal bytes a token, LM head included]",
+            rich_help_panel=PIPELINE,
+        ),
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(help="cpu; cuda (one GPU a stage); or a list, such as cuda:1,cuda:0", rich_help_panel=PIPELINE),
+    ] = "cpu",
+    dtype: Annotated[
+        DtypeChoice,
+        typer.Option(help="Weights and KV cache; auto is float32 on CPUs, bfloat16 on GPUs", rich_help_panel=PIPELINE),
+    ] = DtypeChoice.auto,
+    transport: Annotated[
+        Transport,
+        typer.Option(
+            help="Hidden states between stages; auto is zmq on CPUs, nccl on GPUs, inprocess on one GPU",
+            rich_help_panel=PIPELINE,
+        ),
+    ] = Transport.auto,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads a stage", rich_help_panel=PIPELINE)] = 1,
+    prefill_chunk: Annotated[
+        int, typer.Option(min=1, help="Prompt tokens that move through the pipeline together", rich_help_panel=PIPELINE)
+    ] = 256,
+    stall_timeout: Annotated[
+        float,
+        typer.Option(help="Seconds without an answer after which a stage is restarted", rich_help_panel=PIPELINE),
+    ] = 20.0,
+    drafter: Annotated[
+        DrafterChoice,
+        typer.Option(
+            help="ngram: look the last tokens up in prompt and answer; none: plain pipeline; scripted: replay",
+            rich_help_panel=SPECULATION,
+        ),
+    ] = DrafterChoice.ngram,
+    ngram_max: Annotated[int, typer.Option(min=1, help="Longest n-gram looked up", rich_help_panel=SPECULATION)] = 4,
+    ngram_min: Annotated[int, typer.Option(min=1, help="Shortest n-gram looked up", rich_help_panel=SPECULATION)] = 1,
+    delta: Annotated[
+        int, typer.Option(min=0, help="Frames in flight beyond one a stage", rich_help_panel=SPECULATION)
+    ] = 0,
+    script: Annotated[
+        Path | None, typer.Option(help="Recorded runs for --drafter scripted (JSON)", rich_help_panel=MEASURING)
+    ] = None,
+    scripted_acceptance: Annotated[
+        float | None,
+        typer.Option(
+            help="Rehearsal: accept drafts with this probability; the text then means nothing",
+            rich_help_panel=MEASURING,
+        ),
+    ] = None,
+    emulate_stage_ms: Annotated[
+        float, typer.Option(help="Make every stage take at least this long a frame, asleep", rich_help_panel=MEASURING)
+    ] = 0.0,
+) -> None:
+    """Serve MODEL over an OpenAI-compatible API, its layers split over pipeline stages."""
+    try:
+        engine = EngineOptions(
+            stages=stages,
+            split=split,
+            device=device,
+            dtype=dtype.value,
+            max_model_len=max_model_len,
+            transport=transport.value,
+            threads=threads,
+            prefill_chunk=prefill_chunk,
+            delta=delta,
+            drafter=choose_drafter_config(drafter.value, ngram_min, ngram_max, script, scripted_acceptance),
+            emulate_stage_ms=emulate_stage_ms,
+            stall_timeout=stall_timeout,
+        )
+        code = serve(model, engine, ServerOptions(host, port, served_model_name, max_queue))
+    except ConfigError as error:
+        typer.echo(f"echelon: {error}", err=True)
+        code = 2
+    raise typer.Exit(code)
+
+
+@app.command("prepare")
+def prepare_command(model: Model = "default") -> None:
+    """Fetch and convert MODEL without serving it; prints the folder."""
+    raise typer.Exit(subprocess.run([sys.executable, "-m", "workers.prepare", model], check=False).returncode)
+
+
+def main() -> None:
+    """Entry point of the `echelon` script."""
+    app()

@@ -1,0 +1,148 @@
+"""From command-line options to the configuration of an engine. Pure: reads nothing, starts nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from workers.config import DrafterConfig, DrafterName, Dtype, Endpoints, EngineConfig, TransportName
+from workers.errors import ConfigError
+from workers.split import balance, parse_split
+
+DEFAULT_STAGES = 2
+DEFAULT_MAX_MODEL_LEN = 8192  # a KV cache for more is only reserved when asked for
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What decides how a prepared model folder is split."""
+
+    folder: Path
+    layer_bytes: Sequence[int]
+    head_bytes: int
+    max_positions: int
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The engine half of `echelon serve`'s options."""
+
+    stages: int | None = None
+    split: str | None = None
+    device: str = "cpu"
+    dtype: Dtype | Literal["auto"] = "auto"
+    max_model_len: int | None = None
+    transport: TransportName | Literal["auto"] = "auto"
+    threads: int = 1
+    prefill_chunk: int = 256
+    delta: int = 0
+    drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    emulate_stage_ms: float = 0.0
+    stall_timeout: float = 20.0
+
+
+def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) -> EngineConfig:
+    """The configuration that `options` mean for `model`; raises `ConfigError` naming the flag that is wrong."""
+    split = choose_split(options, model)
+    devices = choose_devices(options.device, len(split), options.transport)
+    on_cpu = devices[0] == "cpu"
+    transport: TransportName
+    if options.transport != "auto":
+        transport = options.transport
+    elif on_cpu:
+        transport = "zmq"
+    else:
+        transport = "nccl" if len(set(devices)) == len(split) else "inprocess"
+    _require(transport != "nccl" or not on_cpu, "--transport nccl needs --device cuda; on CPUs use zmq or gloo")
+    _require(options.prefill_chunk >= 1, "--prefill-chunk must be at least 1 token")
+    _require(options.delta >= 0, "--delta must be 0 or more")
+    _require(options.threads >= 1, "--threads must be at least 1")
+    _require(options.emulate_stage_ms >= 0, "--emulate-stage-ms must be 0 or more")
+    _require(options.stall_timeout > 0, "--stall-timeout must be more than 0 seconds")
+    return EngineConfig(
+        model=str(model.folder),
+        split=split,
+        endpoints=endpoints,
+        dtype=options.dtype if options.dtype != "auto" else ("float32" if on_cpu else "bfloat16"),
+        devices=devices,
+        max_model_len=choose_max_model_len(options.max_model_len, model.max_positions),
+        transport=transport,
+        threads=options.threads,
+        prefill_chunk=options.prefill_chunk,
+        delta=options.delta,
+        drafter=options.drafter,
+        emulate_stage_ms=options.emulate_stage_ms,
+        stall_timeout=options.stall_timeout,
+    )
+
+
+def choose_split(options: EngineOptions, model: ModelSize) -> tuple[int, ...]:
+    """Layers a stage: as given, or balanced over as many stages as asked for."""
+    if options.split is None:
+        return balance(model.layer_bytes, model.head_bytes, options.stages or DEFAULT_STAGES)
+    split = parse_split(options.split, len(model.layer_bytes))
+    _require(
+        options.stages in (None, len(split)),
+        f"--split {options.split} has {len(split)} stages, but --stages is {options.stages}",
+    )
+    return split
+
+
+def choose_devices(device: str, stages: int, transport: str) -> tuple[str, ...]:
+    """One device a stage, or one for all of them."""
+    if device == "cuda":
+        return ("cuda:0",) if transport == "inprocess" else tuple(f"cuda:{i}" for i in range(stages))
+    devices = tuple(part.strip() for part in device.split(","))
+    for name in devices:
+        kind, _, number = name.partition(":")
+        _require(
+            name == "cpu" or (kind == "cuda" and number.isdecimal()),
+            f"--device {device!r}: expected cpu, cuda, or a list such as cuda:0,cuda:1",
+        )
+    _require(
+        len(devices) in (1, stages),
+        f"--device names {len(devices)} devices for {stages} stages; give one, or one a stage",
+    )
+    _require(
+        len({name.partition(":")[0] for name in devices}) == 1,
+        f"--device {device!r}: stages on CPUs and on GPUs cannot be mixed",
+    )
+    return devices
+
+
+def choose_max_model_len(asked: int | None, max_positions: int) -> int:
+    """Positions to keep keys and values for."""
+    if asked is None:
+        return min(max_positions, DEFAULT_MAX_MODEL_LEN)
+    _require(
+        2 <= asked <= max_positions, f"--max-model-len must be 2..{max_positions}, the most this model was made for"
+    )
+    return asked
+
+
+def choose_drafter_config(
+    name: DrafterName, ngram_min: int, ngram_max: int, script: Path | None, acceptance: float | None
+) -> DrafterConfig:
+    """Checks the drafter's options against each other."""
+    _require(1 <= ngram_min <= ngram_max, "--ngram-min must be at least 1 and at most --ngram-max")
+    _require(acceptance is None or 0 <= acceptance <= 1, "--scripted-acceptance must be a probability, 0 to 1")
+    given = [flag for flag, value in (("--script", script), ("--scripted-acceptance", acceptance)) if value is not None]
+    _require(name == "scripted" or not given, f"{' and '.join(given)} is for --drafter scripted")
+    _require(name != "scripted" or len(given) == 1, "--drafter scripted needs --script FILE or --scripted-acceptance P")
+    return DrafterConfig(name, ngram_max, ngram_min, None if script is None else str(script.resolve()), acceptance)
+
+
+def local_endpoints(folder: Path, stages: int, attempt: int) -> Endpoints:
+    """Unix sockets in a private folder. Only the bus is the same in every attempt: the API server stays connected."""
+    return Endpoints(
+        bus=f"ipc://{folder}/bus",
+        results=f"ipc://{folder}/results-{attempt}",
+        control=tuple(f"ipc://{folder}/control-{i}-{attempt}" for i in range(stages)),
+        data=tuple(f"ipc://{folder}/data-{i}-{attempt}" for i in range(stages)),
+        rendezvous=f"file://{folder}/rendezvous-{attempt}",
+    )
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)

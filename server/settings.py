@@ -1,0 +1,37 @@
+"""Settings of the API server: one JSON file, written by the launcher or by hand for containers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from workers.errors import ConfigError
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything the API server needs to know before it hears from the engine."""
+
+    model: str  # a prepared model folder: tokenizer.json, its configuration files and chat template
+    served_model_name: str
+    bus: str  # ZeroMQ address that rank 0 binds
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8000
+    max_queue: Annotated[int, msgspec.Meta(ge=0)] = 64  # sequences that may wait beyond the running one
+    health_timeout: Positive = 20.0  # seconds without a Status after which the engine counts as down
+    max_body_bytes: Annotated[int, msgspec.Meta(gt=0)] = 8 * 1024 * 1024
+    created: Annotated[int, msgspec.Meta(ge=0)] = 0  # Unix seconds, shown by /v1/models
+
+
+def load_settings(path: Path) -> ServerSettings:
+    """Reads a JSON settings file; raises `ConfigError` with the path of the offending field."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ServerSettings)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def save_settings(settings: ServerSettings, path: Path) -> None:
+    """Writes `settings` as JSON."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(settings)))

@@ -1,0 +1,183 @@
+"""An engine with all its stages inside the test process: the real loops, bus and control channels, in threads."""
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from speculation.channels import Channels
+from speculation.drafters.base import Drafter
+from speculation.drafters.none import NoDrafter
+from speculation.engine import Engine
+from workers.bus import encode, open_socket
+from workers.config import Endpoints, EngineConfig
+from workers.host import start_threads
+from workers.messages import (
+    Abort,
+    Failed,
+    FromEngine,
+    Generate,
+    Probe,
+    Sampling,
+    SpeculationCounts,
+    Status,
+    TokenLogprobs,
+    Tokens,
+)
+from workers.model_facts import read_facts
+
+_TIMEOUT_MS = 120_000
+
+
+class SwitchableDrafter:
+    """Delegates to a drafter that a test may change between requests."""
+
+    def __init__(self) -> None:
+        self.current: Drafter = NoDrafter()
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
+        self.current.begin(prompt, sampling)
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        self.current.verified(tokens, count)
+
+    def draft(self, tokens: Sequence[int]) -> int | None:
+        return self.current.draft(tokens)
+
+
+@dataclass
+class Result:
+    """Everything the engine said of one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish: str | None = None
+    error: str | None = None
+    counts: SpeculationCounts | None = None
+
+
+class Client:
+    """Speaks to an engine over its bus, as the API server does."""
+
+    def __init__(self, context: "zmq.Context[Any]", bus: str) -> None:
+        self._socket = open_socket(context, zmq.DEALER, bus, bind=False)
+        self._decoder = msgspec.msgpack.Decoder(FromEngine)
+        self._numbers = itertools.count(1)
+
+    def send(
+        self, prompt: Sequence[int], max_tokens: int, sampling: Sampling | None = None, stop_tokens: Sequence[int] = ()
+    ) -> str:
+        """Submits a request and returns its id."""
+        identifier = f"request-{next(self._numbers)}"
+        sampling = sampling if sampling is not None else Sampling(seed=0, temperature=0)
+        self._socket.send(encode(Generate(identifier, list(prompt), max_tokens, sampling, tuple(stop_tokens))))
+        return identifier
+
+    def abort(self, identifier: str) -> None:
+        self._socket.send(encode(Abort(identifier)))
+
+    def receive(self) -> Tokens | Failed | Status:
+        """The next message; fails the test after two minutes of silence."""
+        assert self._socket.poll(_TIMEOUT_MS), "the engine says nothing"
+        return self._decoder.decode(self._socket.recv())
+
+    def result(self, identifier: str, abort_after: int | None = None) -> Result:
+        """Collects a request to its end; aborts it after so many tokens if asked to."""
+        result = Result()
+        while True:
+            message = self.receive()
+            if isinstance(message, Status) or message.id != identifier:
+                continue
+            if isinstance(message, Failed):
+                result.error = message.error
+                return result
+            result.tokens += message.tokens
+            result.logprobs += message.logprobs
+            if message.finish is not None:
+                result.finish, result.counts = message.finish, message.counts
+                return result
+            if abort_after is not None and len(result.tokens) == abort_after:
+                self.abort(identifier)
+
+    def generate(
+        self, prompt: Sequence[int], max_tokens: int, sampling: Sampling | None = None, stop_tokens: Sequence[int] = ()
+    ) -> Result:
+        return self.result(self.send(prompt, max_tokens, sampling, stop_tokens))
+
+    def status(self) -> Status:
+        """A status that has been through every stage."""
+        number = next(self._numbers)
+        self._socket.send(encode(Probe(number)))
+        while True:
+            message = self.receive()
+            if isinstance(message, Status) and message.number == number:
+                return message
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@dataclass
+class LocalEngine:
+    """A running engine and what a test needs of it."""
+
+    client: Client
+    drafter: SwitchableDrafter
+    engine: Engine
+    vocab_size: int
+
+
+def inproc_endpoints(stages: int) -> Endpoints:
+    """Endpoints that exist only inside one ZeroMQ context."""
+    return Endpoints(
+        bus="inproc://bus",
+        results="inproc://results",
+        control=tuple(f"inproc://control-{i}" for i in range(stages)),
+        data=tuple(f"inproc://data-{i}" for i in range(stages)),
+    )
+
+
+@contextmanager
+def local_engine(folder: Path, split: Sequence[int], **settings: Any) -> Iterator[LocalEngine]:
+    """Runs the model in `folder` with `split` layers a stage; `settings` go to `EngineConfig`."""
+    config = EngineConfig(
+        model=str(folder),
+        split=tuple(split),
+        endpoints=inproc_endpoints(len(split)),
+        transport="inprocess",
+        **settings,
+    )
+    vocab_size = read_facts(folder).vocab_size
+    context: zmq.Context[Any] = zmq.Context()
+    drafter = SwitchableDrafter()
+    channels = Channels(context, config.endpoints)
+    engine = Engine(config, vocab_size, drafter, channels)
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            engine.run()
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the test below must see it
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="rank 0", daemon=True)
+    stages = start_threads(config, context)
+    thread.start()
+    client = Client(context, config.endpoints.bus)
+    try:
+        client.status()
+        yield LocalEngine(client, drafter, engine, vocab_size)
+    finally:
+        engine.stop()
+        for running in (thread, *stages):
+            running.join(timeout=30)
+        client.close()
+        channels.close()
+        context.term()
+    assert not failures, failures

@@ -1,0 +1,1 @@
+"""Tests with torch and tiny random models."""

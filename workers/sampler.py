@@ -1,0 +1,103 @@
+"""From logits to a token, on the last stage only.
+
+Deterministic in (logits, parameters, position, preceding tokens): the noise is a function of seed and position, so a
+position gets the same token however often it is computed, and with whatever drafter.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from workers.messages import Sampling, TokenLogprobs
+from workers.noise import gumbel
+
+
+class Sampler:
+    """Samples exactly as plain decoding does. Keeps no state from one call to the next."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        """Logits will be [vocab_size] on `device`."""
+        self._vocab_size = vocab_size
+        self._device = device
+
+    @torch.inference_mode()
+    def sample(
+        self,
+        logits: Tensor,
+        sampling: Sampling,
+        position: int,
+        prompt: Sequence[int],
+        output: Sequence[int],
+    ) -> tuple[int, TokenLogprobs | None]:
+        """The token at absolute `position`, from float32 logits [vocab_size], which are left as they are.
+
+        `prompt` and `output` are exactly the tokens before that position. All token ids in `sampling` must be below
+        `vocab_size` (the server has checked). Log-probabilities are those of the logits as they come.
+        """
+        processed = self._reshape(logits, sampling, prompt, output)
+        if sampling.temperature == 0:
+            token = int(processed.argmax())
+        else:
+            scores = _truncate(_scale(processed, sampling.temperature), sampling)
+            noise = gumbel(sampling.seed, position, self._vocab_size, self._device)
+            token = int((scores.log_softmax(0) + noise).argmax())
+        if sampling.logprobs is None:
+            return token, None
+        return token, _logprobs(logits, token, sampling.logprobs)
+
+    def _reshape(self, logits: Tensor, sampling: Sampling, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
+        """Logits after bias, penalties and `min_tokens`; the same tensor where none of them applies."""
+        result = logits
+        if sampling.logit_bias:
+            result = result.index_add(0, self._ids(sampling.logit_bias), self._floats(sampling.logit_bias.values()))
+        if sampling.repetition_penalty != 1:
+            ids = self._ids({*prompt, *output})
+            seen = result[ids]
+            penalised = torch.where(seen > 0, seen / sampling.repetition_penalty, seen * sampling.repetition_penalty)
+            result = result.index_copy(0, ids, penalised)
+        if output and (sampling.presence_penalty or sampling.frequency_penalty):
+            counts = Counter(output)
+            change = [-sampling.presence_penalty - sampling.frequency_penalty * count for count in counts.values()]
+            result = result.index_add(0, self._ids(counts), self._floats(change))
+        if sampling.end_tokens and len(output) < sampling.min_tokens:
+            result = result.index_fill(0, self._ids(sampling.end_tokens), -torch.inf)
+        return result
+
+    def _ids(self, tokens: Iterable[int]) -> Tensor:
+        return torch.tensor(list(tokens), dtype=torch.int64, device=self._device)
+
+    def _floats(self, values: Iterable[float]) -> Tensor:
+        return torch.tensor(list(values), dtype=torch.float32, device=self._device)
+
+
+def _scale(logits: Tensor, temperature: float) -> Tensor:
+    """Logits over temperature, with the largest moved to 0 first, so that no temperature is too small to divide by."""
+    return (logits - logits.max()) / temperature
+
+
+def _truncate(scores: Tensor, sampling: Sampling) -> Tensor:
+    """Scores with -inf for the tokens that top-k, top-p and min-p exclude, in this order; the largest score is 0.
+
+    Each keeps or drops tokens of equal score together, so that the result does not depend on the order of a sort.
+    """
+    if 0 < sampling.top_k < len(scores):
+        lowest = scores.topk(sampling.top_k).values[-1]
+        scores = scores.masked_fill(scores < lowest, -torch.inf)
+    if sampling.top_p < 1:
+        ordered = scores.softmax(0).sort(descending=True).values
+        # The nucleus: the most likely tokens up to and including the one that makes their sum reach top_p.
+        nucleus = int((ordered.cumsum(0, dtype=torch.float64) < sampling.top_p).sum()) + 1
+        lowest = scores.topk(min(nucleus, len(scores))).values[-1]
+        scores = scores.masked_fill(scores < lowest, -torch.inf)
+    if sampling.min_p > 0:
+        scores = scores.masked_fill(scores < math.log(sampling.min_p), -torch.inf)
+    return scores
+
+
+def _logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:
+    logprobs = logits.log_softmax(0)
+    values, ids = logprobs.topk(min(count, len(logprobs)))
+    return TokenLogprobs(float(logprobs[token]), list(zip(ids.tolist(), values.tolist(), strict=True)))
