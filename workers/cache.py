@@ -34,6 +34,8 @@ def cached(name: str, build: Callable[[Path], None]) -> Path:
         partial.mkdir()
         try:
             build(partial)
+            for path in partial.iterdir():
+                path.chmod(0o644)  # safetensors lets only its owner read; containers run under other users
             partial.rename(entry)
         finally:
             shutil.rmtree(partial, ignore_errors=True)

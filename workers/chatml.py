@@ -17,16 +17,17 @@ CHAT_TEMPLATE = (
 )
 
 _TEXT = """
-An echelon is a line of riders who draft behind each other, staggered, so that everyone but the first one saves strength.
-When the wind comes from the side the line spreads over the whole road, and whoever finds no place in it falls behind.
-The first rider stays in the wind for a short while, moves aside, and lets the others pass before joining the end again.
-In the same way the tokens of one sequence follow each other through the stages of a model: while the oldest token is in
-the last stage, newer tokens that were only drafted are already in the earlier stages. If the guess was right, nothing
-has to be computed again; if it was wrong, the tokens behind it leave the line and the corrected token takes their place.
-What should I know about the weather today? Please write a short story about a small town by the river, and explain why
-the bridge there was built of stone. There are one, two, three, four, five, six, seven, eight, nine, ten reasons to think
-that it will be raining in the evening. However, nobody who lives there would believe any of them without having looked.
-The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs. How vexingly quick daft zebras jump!
+An echelon is a line of riders who draft behind each other, staggered, so that everyone but the first one saves
+strength. When the wind comes from the side the line spreads over the whole road, and whoever finds no place in it
+falls behind. The first rider stays in the wind for a short while, moves aside, and lets the others pass before
+joining the end again. In the same way the tokens of one sequence follow each other through the stages of a model:
+while the oldest token is in the last stage, newer tokens that were only drafted are already in the earlier stages. If
+the guess was right, nothing has to be computed again; if it was wrong, the tokens behind it leave the line and the
+corrected token takes their place. What should I know about the weather today? Please write a short story about a
+small town by the river, and explain why the bridge there was built of stone. There are one, two, three, four, five,
+six, seven, eight, nine, ten reasons to think that it will be raining in the evening. However, nobody who lives there
+would believe any of them without having looked. The quick brown fox jumps over the lazy dog. Pack my box with five
+dozen liquor jugs. How vexingly quick daft zebras jump!
 """
 
 

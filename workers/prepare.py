@@ -67,10 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workers.prepare", description="Makes a model ready to serve.")
     parser.add_argument("model", nargs="?", default=DEFAULT, help="default, tiny, ORG/NAME, a folder or a .gguf file")
     model = parser.parse_args(arguments).model
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
-    # Their progress bars stay; their chatter about kernels and advisories does not.
-    for library in ("transformers", "httpx", "huggingface_hub"):
-        logging.getLogger(library).setLevel(logging.ERROR)
+    # Our own progress, and other libraries' progress bars, but not their chatter about requests and kernels.
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
+    logging.getLogger("workers").setLevel(logging.INFO)
     try:
         folder = prepare(model)
     except ConfigError as error:

@@ -14,6 +14,8 @@ from torch import Tensor
 from workers.messages import Sampling, TokenLogprobs
 from workers.noise import gumbel
 
+_SMALL_NUCLEUS = 1024  # tokens
+
 
 class Sampler:
     """Samples exactly as plain decoding does. Keeps no state from one call to the next."""
@@ -87,14 +89,22 @@ def _truncate(scores: Tensor, sampling: Sampling) -> Tensor:
         lowest = scores.topk(sampling.top_k).values[-1]
         scores = scores.masked_fill(scores < lowest, -torch.inf)
     if sampling.top_p < 1:
-        ordered = scores.softmax(0).sort(descending=True).values
-        # The nucleus: the most likely tokens up to and including the one that makes their sum reach top_p.
-        nucleus = int((ordered.cumsum(0, dtype=torch.float64) < sampling.top_p).sum()) + 1
-        lowest = scores.topk(min(nucleus, len(scores))).values[-1]
-        scores = scores.masked_fill(scores < lowest, -torch.inf)
+        probabilities = scores.softmax(0)
+        scores = scores.masked_fill(probabilities < _nucleus_floor(probabilities, sampling.top_p), -torch.inf)
     if sampling.min_p > 0:
         scores = scores.masked_fill(scores < math.log(sampling.min_p), -torch.inf)
     return scores
+
+
+def _nucleus_floor(probabilities: Tensor, top_p: float) -> Tensor:
+    """The least probability in the nucleus: the most likely tokens, up to the one that makes their sum reach top_p."""
+    # Sorting a whole vocabulary takes milliseconds on a CPU; a nucleus is nearly always a small part of it.
+    for size in (min(_SMALL_NUCLEUS, len(probabilities)), len(probabilities)):
+        ordered = probabilities.topk(size).values
+        before_last = int((ordered.cumsum(0, dtype=torch.float64) < top_p).sum())
+        if before_last < size:
+            return ordered[before_last]
+    return ordered[-1]  # rounding keeps the sum of all of them below top_p
 
 
 def _logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:

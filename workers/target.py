@@ -46,7 +46,7 @@ class Target:
         self._checkpoint = Checkpoint(folder)
         attention.register()
         with torch.device("meta"):
-            whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME)
+            whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME)  # type: ignore[no-untyped-call]
         whole.requires_grad_(False)
         whole.eval()
         base = whole.model
@@ -68,19 +68,18 @@ class Target:
         if self.head is not None:
             self._wanted.append(_Wanted(self.head, {"weight": head_source}))
 
-    @property
-    def _sources(self) -> list[str]:
-        """The checkpoint's tensors that are needed, each once, in the order of the modules."""
-        return list(dict.fromkeys(source for wanted in self._wanted for source in wanted.sources.values()))
-
     def weight_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of all weights in `dtype`; a tensor used twice counts once."""
-        sizes = {wanted_name: tensor for wanted in self._wanted for wanted_name, tensor in _sizes(wanted).items()}
-        return sum(sizes.values()) * dtype.itemsize
+        elements: dict[str, int] = {}
+        for wanted in self._wanted:
+            state = wanted.module.state_dict()
+            elements |= {source: state[name].numel() for name, source in wanted.sources.items()}
+        return sum(elements.values()) * dtype.itemsize
 
     def load(self, dtype: torch.dtype, device: torch.device, progress: Progress | None = None) -> None:
         """Fills the modules; raises `ConfigError` where the checkpoint lacks a tensor or has one of another shape."""
-        sources = self._sources
+        # Each once, though a tied embedding and head both want the same one.
+        sources = list(dict.fromkeys(source for wanted in self._wanted for source in wanted.sources.values()))
         loaded: dict[str, Tensor] = {}
         for name, tensor in self._checkpoint.load(sources, dtype, device):
             loaded[name] = tensor
@@ -100,16 +99,10 @@ def _wanted(module: nn.Module, prefix: str) -> _Wanted:
     return _Wanted(module, {name: prefix + name for name in module.state_dict()})
 
 
-def _sizes(wanted: _Wanted) -> dict[str, int]:
-    """Number of elements by name in the checkpoint."""
-    state = wanted.module.state_dict()
-    return {source: state[name].numel() for name, source in wanted.sources.items()}
-
-
 def _fill_embedding_scale(embedding: nn.Module, device: torch.device) -> None:
     """Gemma multiplies its embeddings by a constant, which it keeps in a buffer that no checkpoint has."""
-    for name, buffer in embedding.named_buffers():
-        if name != "embed_scale" or not isinstance(getattr(embedding, "scalar_embed_scale", None), float):
+    for name, _ in embedding.named_buffers():
+        scale = getattr(embedding, "scalar_embed_scale", None)
+        if name != "embed_scale" or not isinstance(scale, float):
             raise ConfigError(f"{type(embedding).__name__}: buffer {name} is in no checkpoint, and we do not know it")
-        embedding.embed_scale = torch.full((), embedding.scalar_embed_scale, dtype=torch.float32, device=device)
-        assert buffer.is_meta
+        embedding.embed_scale = torch.tensor(scale, dtype=torch.float32, device=device)

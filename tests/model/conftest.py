@@ -90,7 +90,7 @@ def write_model(config: PreTrainedConfig, folder: Path, dtype: torch.dtype = tor
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):  # initialised to constants, which would hide mix-ups
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-        # Of mean zero (Gemma adds 1): otherwise a tied head would favour the token just read, and greedy text stop there.
+        # Of mean zero (Gemma adds 1): otherwise a tied head would favour the token just read, again and again.
         model.model.norm.weight.normal_(mean=-1.0 if config.model_type == "gemma3_text" else 0.0)
     model.to(dtype).save_pretrained(folder, max_shard_size="60KB")
 

@@ -1,0 +1,51 @@
+# Everything a newcomer needs: `make serve` and `make test`, on a machine with Python 3.11 or newer and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+ARGS ?=
+
+.PHONY: help install serve test lint types contracts unit constraints clean
+
+help:
+	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
+	@echo "make test                 install, then run lint, types, import contracts and all tests"
+	@echo "make install              create $(VENV) with everything, versions pinned in constraints.txt"
+	@echo "make unit                 the tests that need neither torch nor processes (seconds)"
+	@echo "make constraints          pin what is installed now"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV); the first time takes some minutes"
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,dev]'
+	@touch $@
+
+serve: $(INSTALLED)
+	@exec $(BIN)/echelon serve $(ARGS)
+
+test: lint types contracts
+	$(BIN)/pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy server workers speculation tests/harness.py
+
+contracts: $(INSTALLED)
+	$(BIN)/lint-imports
+
+unit: $(INSTALLED)
+	$(BIN)/pytest tests/unit
+
+constraints: $(INSTALLED)
+	{ head -n 1 constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
+	mv constraints.new constraints.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,78 @@
+"""What one sequence shows its client: text, tokens and finish reason, from the engine's verified tokens."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from server.detokenizer import Detokenizer
+from server.stop_strings import StopMatcher
+from workers.messages import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class ShownToken:
+    """One token of the output; it counts in the usage whether its text is shown or not."""
+
+    token: int
+    offset: int  # characters of output text decoded before it
+    logprobs: TokenLogprobs | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one message of the engine adds to the output of choice `index`."""
+
+    index: int
+    text: str
+    tokens: list[ShownToken]
+    finish: str | None  # "stop" or "length", with the last delta of the choice
+
+
+class Assembler:
+    """Invariant: the concatenated deltas do not depend on how the tokens were divided into messages.
+
+    A stop string ends the choice at the token that completes it, whatever else is in the same message; text after
+    the stop string and the stop string itself are never shown. As in vLLM, stop strings are looked for only in text
+    that begins after the first `min_tokens` tokens. The text of a stop token is never shown.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        decode: Callable[[Sequence[int]], str],
+        stops: Sequence[str] = (),
+        min_tokens: int = 0,
+    ) -> None:
+        self._index = index
+        self._detokenizer = Detokenizer(decode)
+        self._matcher = StopMatcher(stops)
+        self._min_tokens = min_tokens
+        self.count = 0  # tokens so far
+        self.finish: str | None = None
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether a stop string has ended the choice, of which the engine knows nothing."""
+        return self._matcher.matched is not None
+
+    def push(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], finish: str | None) -> Delta:
+        """Takes the tokens of one message, with as many logprobs as tokens or none; `finish` as in `Tokens`."""
+        if self.finish is not None:
+            return Delta(self._index, "", [], None)
+        pieces: list[str] = []
+        shown: list[ShownToken] = []
+        for place, token in enumerate(tokens):
+            self.count += 1
+            shown.append(ShownToken(token, self._detokenizer.length, logprobs[place] if logprobs else None))
+            hidden = finish == "stop" and place == len(tokens) - 1
+            if not hidden:
+                pieces.append(self._show(self._detokenizer.push(token)))
+            if self._matcher.matched is not None:
+                break
+        if self._matcher.matched is None and finish is not None:
+            pieces.append(self._matcher.push(self._detokenizer.flush()))
+            pieces.append(self._matcher.flush())
+        self.finish = "stop" if self._matcher.matched is not None else finish
+        return Delta(self._index, "".join(pieces), shown, self.finish)
+
+    def _show(self, piece: str) -> str:
+        return piece if self.count <= self._min_tokens else self._matcher.push(piece)

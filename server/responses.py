@@ -1,0 +1,154 @@
+"""Bodies of OpenAI's responses and stream chunks. `UNSET` leaves a field out; None is written as null."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class Rehearsal(msgspec.Struct, frozen=True):
+    """Marks a response whose text means nothing."""
+
+    rehearsal: Literal[True] = True
+    note: str = "the engine accepts drafts by chance (--scripted-acceptance): the text means nothing"
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens, with the one that ended each choice."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Model(msgspec.Struct, frozen=True):
+    """An entry of /v1/models."""
+
+    id: str
+    created: int  # Unix seconds
+    object: Literal["model"] = "model"
+    owned_by: str = "echelon"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """Body of /v1/models."""
+
+    data: list[Model]
+    object: Literal["list"] = "list"
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """A token that was considered."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatTokenLogprob(msgspec.Struct, frozen=True):
+    """A token that was chosen, and the most likely ones."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """Logprobs in the shape of chat completions."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None = None
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Logprobs in the shape of plain completions: one entry a token in each list."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: list[int]  # characters, from the start of the choice's text
+
+
+class AnswerMessage(msgspec.Struct, frozen=True):
+    """The assistant's message."""
+
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class MessageDelta(msgspec.Struct, frozen=True):
+    """What a chunk adds to the assistant's message."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One complete answer."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    """What a chunk adds to one answer."""
+
+    index: int
+    delta: MessageDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """One complete text, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(msgspec.Struct, frozen=True):
+    """Body of /v1/chat/completions."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: Literal["chat.completion"] = "chat.completion"
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    echelon: Rehearsal | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, frozen=True):
+    """An event of a streamed chat completion."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    echelon: Rehearsal | UnsetType = UNSET
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """Body of /v1/completions, and an event of its stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    object: Literal["text_completion"] = "text_completion"
+    usage: Usage | UnsetType | None = UNSET
+    echelon: Rehearsal | UnsetType = UNSET

@@ -1,0 +1,1 @@
+"""HTTP routes: each module builds one `APIRouter` over the shared `Service`."""

@@ -1,0 +1,41 @@
+"""POST /v1/completions."""
+
+import asyncio
+from uuid import uuid4
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.answer import answer
+from server.formats import CompletionFormat, Envelope
+from server.plan import plan_completion
+from server.protocol import CompletionRequest
+from server.routes.seeds import draw_seed
+from server.service import Service, engine_errors
+from server.unsupported import refuse_unsupported
+
+
+def completion_router(service: Service) -> APIRouter:
+    """The route over `service`."""
+    router = APIRouter()
+
+    @router.post("/v1/completions")
+    async def create_completion(request: Request, body: CompletionRequest) -> Response:
+        arrived = service.clock()
+        service.check_model(body.model)
+        refuse_unsupported(body)
+        with engine_errors():
+            limits = service.limits()
+        prompts = await asyncio.to_thread(_encode, service, body.prompt)
+        plan = plan_completion(body, f"cmpl-{uuid4().hex}", prompts, limits, draw_seed)
+        envelope = Envelope(plan, body.model, service.tokenizer, service.rehearsal)
+        form = CompletionFormat(envelope, top_logprobs=bool(body.logprobs))
+        return await answer(service, request, plan, form, arrived)
+
+    return router
+
+
+def _encode(service: Service, prompts: list[str | list[int]]) -> list[list[int]]:
+    encode = service.tokenizer.encode
+    return [encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt for prompt in prompts]

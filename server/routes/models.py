@@ -1,0 +1,25 @@
+"""GET /v1/models and /v1/models/{id}."""
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from server.responses import Model, ModelList
+from server.service import Service
+
+
+def models_router(service: Service) -> APIRouter:
+    """The routes over `service`."""
+    router = APIRouter()
+    model = Model(service.settings.served_model_name, service.settings.created)
+
+    @router.get("/v1/models")
+    async def list_models() -> Response:
+        return Response(msgspec.json.encode(ModelList([model])), media_type="application/json")
+
+    @router.get("/v1/models/{name:path}")
+    async def retrieve_model(name: str) -> Response:
+        service.check_model(name)
+        return Response(msgspec.json.encode(model), media_type="application/json")
+
+    return router

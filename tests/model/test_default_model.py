@@ -1,0 +1,98 @@
+"""SmolLM2-135M-Instruct: what `prepare` makes of it, and its tokens against Hugging Face `generate`.
+
+The model stays in the ordinary cache (ECHELON_CACHE), so only the first run on a machine downloads and converts it.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from safetensors import safe_open
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from tests.model.pipeline import Pipeline
+from workers.model_bytes import layer_bytes
+from workers.split import balance
+
+TEXT = (
+    "In 1969 three people travelled to the Moon. Two of them walked on it, while the third one stayed in orbit "
+    "and waited. When they came back to Earth, they had to stay apart from everybody else for three weeks, because"
+)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    command = [sys.executable, "-m", "workers.prepare", "default"]
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=280, check=True)
+    return Path(result.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def test_folder(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    assert "quantization_config" not in config
+    assert config["dtype"] == "float32"
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        assert len(file.keys()) == 272
+        assert "lm_head.weight" not in file.keys()  # noqa: SIM118
+
+
+def test_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("In 1984").tokens == ["In", "Ġ", "1", "9", "8", "4"]
+    eos = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
+    assert tokenizer.id_to_token(eos) == "<|im_end|>"
+    for text in (TEXT, "naïve 😀 한글\n\t  x  1234"):
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_answers_sensibly(folder: Path, tokenizer: Tokenizer) -> None:
+    template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    text = ImmutableSandboxedEnvironment().from_string(template).render(messages=messages, add_generation_prompt=True)
+    tokens = Pipeline(folder, (15, 15)).greedy(tokenizer.encode(text).ids, 10)
+    assert tokenizer.decode(tokens[: tokens.index(2)]) == "The capital of France is Paris."
+
+
+@pytest.mark.parametrize("length", [1, 2, 40])
+def test_greedy_tokens_equal_generate(
+    folder: Path, tokenizer: Tokenizer, reference: PreTrainedModel, length: int
+) -> None:
+    prompt = tokenizer.encode(TEXT).ids[:length]
+    assert len(prompt) == length
+    output = reference.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, length, dtype=torch.long),
+        max_new_tokens=16,
+        min_new_tokens=16,
+        do_sample=False,
+    )
+    expected = output[0, length:].tolist()
+    sizes, head = layer_bytes(folder)
+    logits = None
+    for stages in (1, 3, 5):
+        found = Pipeline(folder, balance(sizes, head, stages)).greedy_logits(prompt, 16)
+        assert [int(row.argmax()) for row in found] == expected
+        if logits is not None:
+            assert all(torch.equal(one, other) for one, other in zip(logits, found, strict=True)), stages
+        logits = found

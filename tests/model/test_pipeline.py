@@ -1,0 +1,225 @@
+"""The whole engine in one process: whatever the split and the drafter, the tokens of plain decoding.
+
+Stage loops, schedule, bus and control channels are the real ones; only the processes are threads.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import workers.host
+from speculation.drafters.base import Drafter
+from speculation.drafters.ngram import NgramDrafter
+from speculation.drafters.none import NoDrafter
+from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
+from tests.harness import LocalEngine, Result, local_engine
+from workers.messages import Sampling, TokenLogprobs
+from workers.sampler import Sampler
+
+SPLITS = [(16,), (8, 8), (6, 5, 5), (4, 4, 4, 2, 2), (1, 2, 3, 4, 5, 1, 0)]
+PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
+NEW = 40
+
+Logits = dict[int, Tensor]
+
+
+class RecordingSampler(Sampler):
+    """Keeps the logits it saw, by position; a position that is computed again must give the same bits."""
+
+    seen: Logits = {}  # noqa: RUF012 -- replaced by every test that reads it
+
+    def sample(
+        self, logits: Tensor, sampling: Sampling, position: int, prompt: Sequence[int], output: Sequence[int]
+    ) -> tuple[int, TokenLogprobs | None]:
+        self.seen[position] = logits.clone()
+        assert len(prompt) + len(output) == position
+        return super().sample(logits, sampling, position, prompt, output)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=SPLITS, ids=str)
+def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers.host, "Sampler", RecordingSampler)
+        with local_engine(tiny_model, request.param, max_model_len=1024, prefill_chunk=64) as running:
+            yield running
+
+
+def drafters(recorded: Sequence[int], vocab_size: int) -> dict[str, Drafter]:
+    """Every drafter, by name; `recorded` is prompt and output of a plain run."""
+
+    def scripted(wrong: float) -> Drafter:
+        return ScriptedDrafter(Script([Recording(list(recorded), wrong_probability=wrong)]), vocab_size)
+
+    return {
+        "none": NoDrafter(),
+        "ngram": NgramDrafter(4, 1),
+        "right": scripted(0.0),
+        "half right": scripted(0.5),
+        "wrong": scripted(1.0),
+    }
+
+
+def run(
+    engine: LocalEngine, drafter: Drafter, sampling: Sampling | None = None, **kwargs: int
+) -> tuple[Result, Logits]:
+    engine.drafter.current = drafter
+    RecordingSampler.seen = {}
+    result = engine.client.generate(PROMPT, kwargs.get("new", NEW), sampling)
+    return result, RecordingSampler.seen
+
+
+def test_greedy_tokens_and_logits_are_the_same_bits_with_every_drafter(engine: LocalEngine, tiny_model: Path) -> None:
+    plain, logits = run(engine, NoDrafter())
+    assert plain.tokens == reference(tiny_model, PROMPT, NEW)
+    for name, drafter in drafters(PROMPT + plain.tokens, engine.vocab_size).items():
+        result, seen = run(engine, drafter)
+        assert result.tokens == plain.tokens, name
+        for position in range(len(PROMPT), len(PROMPT) + NEW):
+            assert torch.equal(seen[position], logits[position]), f"{name}: logits at {position}"
+
+
+_references: dict[tuple[int, ...], list[int]] = {}
+
+
+def reference(folder: Path, prompt: list[int], new: int) -> list[int]:
+    """Greedy tokens of Hugging Face `generate`."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    output = model.generate(
+        torch.tensor([prompt]), max_new_tokens=new, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    tokens: list[int] = output[0].tolist()[len(prompt) :]
+    return tokens
+
+
+EVERYTHING = Sampling(
+    seed=1234,
+    temperature=1.0,
+    top_p=0.95,
+    top_k=200,
+    min_p=0.001,
+    presence_penalty=0.5,
+    frequency_penalty=0.4,
+    repetition_penalty=1.2,
+    logit_bias={7: 2.0, 11: -100.0},
+    min_tokens=10,
+    end_tokens=(3,),
+    logprobs=3,
+)
+
+
+def test_seeded_sampling_gives_the_same_tokens_ten_times_in_a_row(engine: LocalEngine) -> None:
+    plain, _ = run(engine, NoDrafter(), EVERYTHING)
+    assert len(set(plain.tokens)) > NEW / 2, "a text that repeats itself would prove little"
+    by_name = drafters(PROMPT + plain.tokens, engine.vocab_size)
+    for turn in range(10):
+        name = list(by_name)[turn % len(by_name)]
+        result, _ = run(engine, by_name[name], EVERYTHING)
+        assert result.tokens == plain.tokens, name
+        assert result.logprobs == plain.logprobs, name
+
+
+def test_seeded_sampling_does_not_depend_on_the_split(tiny_model: Path, engine: LocalEngine) -> None:
+    result, _ = run(engine, NgramDrafter(4, 1), EVERYTHING)
+    with local_engine(tiny_model, (16,), prefill_chunk=64) as single:
+        assert single.client.generate(PROMPT, NEW, EVERYTHING).tokens == result.tokens
+
+
+@pytest.mark.parametrize("length", [1, 2, 40, 64, 65, 700])
+def test_prompts_of_any_length(engine: LocalEngine, tiny_model: Path, length: int) -> None:
+    prompt = [random.Random(i).randrange(30, 500) for i in range(length)]
+    engine.drafter.current = NgramDrafter(4, 1)
+    RecordingSampler.seen = {}
+    assert engine.client.generate(prompt, 8).tokens == reference(tiny_model, prompt, 8)
+
+
+def test_rejections_anywhere_even_two_in_a_row_leave_nothing_behind(engine: LocalEngine) -> None:
+    plain, logits = run(engine, NoDrafter())
+    first = len(PROMPT) + 1
+    for wrong in [{p} for p in range(first, first + 12)] + [{p, p + 1} for p in range(first, first + 6)]:
+        script = Script([Recording(PROMPT + plain.tokens, frozenset(wrong))])
+        result, seen = run(engine, ScriptedDrafter(script, engine.vocab_size))
+        assert result.tokens == plain.tokens, wrong
+        assert all(torch.equal(seen[p], logits[p]) for p in logits), wrong
+        if engine.engine._config.stages > 1:
+            assert result.counts is not None
+            assert result.counts.rejected == len(wrong)
+
+
+def test_a_rejection_at_the_end_token_and_at_the_token_limit(engine: LocalEngine) -> None:
+    plain, _ = run(engine, NoDrafter())
+    for stop_after in (1, 2, 7):
+        stop = plain.tokens[stop_after]
+        end = plain.tokens.index(stop) + 1
+        for wrong in (end - 2, end - 1, end):
+            script = Script([Recording(PROMPT + plain.tokens, frozenset({len(PROMPT) + wrong}))])
+            engine.drafter.current = ScriptedDrafter(script, engine.vocab_size)
+            result = engine.client.generate(PROMPT, NEW, stop_tokens=[stop])
+            assert (result.tokens, result.finish) == (plain.tokens[:end], "stop")
+            limited = engine.client.generate(PROMPT, end)
+            assert (limited.tokens, limited.finish) == (plain.tokens[:end], "length")
+    assert run(engine, NoDrafter())[0].tokens == plain.tokens
+
+
+def test_aborts_anywhere_do_not_touch_the_next_request(engine: LocalEngine) -> None:
+    plain, _ = run(engine, NoDrafter())
+    client = engine.client
+    for turn, (name, drafter) in enumerate(drafters(PROMPT + plain.tokens, engine.vocab_size).items()):
+        engine.drafter.current = drafter
+        for after in (0, 1, 2, 5, 11):
+            identifier = client.send(PROMPT[::-1] * 30, 100)
+            if after == 0:
+                client.abort(identifier)
+            aborted = client.result(identifier, abort_after=after)
+            assert aborted.finish == "abort", (name, turn)
+            assert client.generate(PROMPT, 10).tokens == plain.tokens[:10], (name, after)
+    assert client.status().running == 0
+
+
+def test_queued_requests_are_served_in_order_and_can_be_aborted_while_they_wait(engine: LocalEngine) -> None:
+    engine.drafter.current = NoDrafter()
+    client = engine.client
+    running, waiting, last = (client.send(PROMPT, 20) for _ in range(3))
+    client.abort(waiting)
+    seen: list[str] = []
+    finishes: dict[str, str] = {}
+    while len(finishes) < 3:
+        message = client.receive()
+        assert hasattr(message, "tokens")
+        seen += [message.id] * len(message.tokens)
+        if message.finish is not None:
+            finishes[message.id] = message.finish
+    assert finishes == {running: "length", waiting: "abort", last: "length"}
+    assert seen == [running] * 20 + [last] * 20
+
+
+def test_counts_add_up(engine: LocalEngine) -> None:
+    plain, _ = run(engine, NoDrafter())
+    before = engine.client.status().counts
+    for drafter in drafters(PROMPT + plain.tokens, engine.vocab_size).values():
+        counts = run(engine, drafter)[0].counts
+        assert counts is not None
+        assert counts.drafted == counts.accepted + counts.rejected + counts.discarded
+    after = engine.client.status().counts
+    assert after.drafted == after.accepted + after.rejected + after.discarded
+    assert after.drafted >= before.drafted
+
+
+def test_what_does_not_fit_is_refused_without_harm(engine: LocalEngine) -> None:
+    engine.drafter.current = NoDrafter()
+    for prompt, new in (([1] * 1024, 1), ([1] * 1000, 25), ([], 4), ([1], 0)):
+        assert engine.client.generate(prompt, new).error is not None
+    assert len(engine.client.generate([1] * 1023, 1).tokens) == 1

@@ -1,0 +1,226 @@
+"""`python -m workers.prepare`, as the launcher runs it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGUFWriter, TokenType
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+
+from tests.model.hub_stub import hub
+from tests.model.pipeline import Pipeline
+from workers.default_model import check_hash
+from workers.errors import ConfigError
+from workers.gguf_model import lossless_dtype
+from workers.tiny_model import write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tiny_model(folder)
+    return folder
+
+
+def prepare(model: str, cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command to its end, with caches of its own."""
+    variables = {"ECHELON_CACHE": str(cache / "echelon"), "HF_HOME": str(cache / "hub"), "NO_PROXY": "127.0.0.1"}
+    return subprocess.run(
+        [sys.executable, "-m", "workers.prepare", model],
+        env={**os.environ, **variables, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def prepared(result: subprocess.CompletedProcess[str]) -> Path:
+    """The folder that a successful run names."""
+    assert result.returncode == 0, result.stderr
+    return Path(result.stdout.splitlines()[-1])
+
+
+def assert_refused(result: subprocess.CompletedProcess[str], reason: str) -> None:
+    """Nothing on stdout, status 2, and on stderr one line with the reason, besides progress."""
+    assert (result.returncode, result.stdout) == (2, "")
+    lines = [line for line in result.stderr.splitlines() if line.strip() and not line.endswith(("it/s]", "..."))]
+    assert len(lines) == 1, result.stderr
+    assert reason in lines[0]
+
+
+def test_tiny(tmp_path: Path) -> None:
+    folder = prepared(prepare("tiny", tmp_path))
+    assert folder.parent == tmp_path / "echelon"
+    assert len(Pipeline(folder, (16,)).greedy([5], 3)) == 3
+
+
+def test_folders_are_used_in_place(tiny: Path, tmp_path: Path) -> None:
+    assert prepared(prepare(str(tiny), tmp_path)) == tiny
+    assert not (tmp_path / "echelon").exists()
+
+
+@pytest.mark.parametrize(
+    ("lacks", "reason"),
+    [
+        ("config.json", "config.json"),
+        ("tokenizer.json", "no tokenizer.json"),
+        ("model.safetensors", "no model.safetensors"),
+    ],
+)
+def test_incomplete_folders_are_refused(tiny: Path, tmp_path: Path, lacks: str, reason: str) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny, folder)
+    (folder / lacks).unlink()
+    assert_refused(prepare(str(folder), tmp_path), reason)
+
+
+def test_unsupported_architectures_are_refused_by_name(tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny, folder)
+    (folder / "config.json").write_text('{"model_type": "mamba"}')
+    assert_refused(prepare(str(folder), tmp_path), "'mamba' is not supported: it has recurrent layers")
+
+
+@pytest.mark.parametrize("name", ["no-such-thing", "./no/such/path", "/no/such.gguf", "a/b/c"])
+def test_what_is_neither_path_nor_hub_name_is_refused(tmp_path: Path, name: str) -> None:
+    assert_refused(prepare(name, tmp_path), f"{name}: no such folder or file")
+
+
+def test_other_files_are_refused(tiny: Path, tmp_path: Path) -> None:
+    assert_refused(prepare(str(tiny / "model.safetensors"), tmp_path), "neither a model folder nor a .gguf file")
+
+
+def test_hub_model(tiny: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(tiny, source)
+    (source / "original").mkdir()
+    for unwanted in ("pytorch_model.bin", "consolidated.safetensors", "original/model.safetensors", "run.py"):
+        (source / unwanted).write_bytes(b"unwanted")
+    with hub({"org/name": source}) as (endpoint, asked):
+        folder = prepared(prepare("org/name", tmp_path, HF_ENDPOINT=endpoint))
+        assert {path.name for path in folder.iterdir()} == {path.name for path in tiny.iterdir()}
+        assert (folder / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
+        assert not [request for request in asked if "unwanted" in request or "consolidated" in request]
+    # With the hub gone, offline mode still serves what is there, and nothing else.
+    assert prepared(prepare("org/name", tmp_path, HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="1")) == folder
+    assert_refused(prepare("org/other", tmp_path, HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="1"), "org/other")
+
+
+def test_hub_models_are_refused_before_their_weights_are_fetched(tiny: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(tiny, source)
+    (source / "config.json").write_text('{"model_type": "deepseek_v3"}')
+    with hub({"org/big": source}) as (endpoint, asked):
+        assert_refused(prepare("org/big", tmp_path, HF_ENDPOINT=endpoint), "latent attention")
+        assert not [request for request in asked if "safetensors" in request]
+        assert_refused(prepare("org/none", tmp_path, HF_ENDPOINT=endpoint), "org/none: no such model")
+
+
+def test_hub_models_without_safetensors_are_refused(tiny: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(tiny, source)
+    (source / "model.safetensors").rename(source / "pytorch_model.bin")
+    with hub({"org/old": source}) as (endpoint, _):
+        assert_refused(prepare("org/old", tmp_path, HF_ENDPOINT=endpoint), "no safetensors weights")
+
+
+def write_gguf(tiny: Path, path: Path, architecture: str = "llama") -> None:
+    """The tiny model with two layers and 16-bit weights, in the format of llama.cpp."""
+    tensors = load_file(tiny / "model.safetensors")
+    tokenizer = json.loads((tiny / "tokenizer.json").read_text())
+    vocabulary = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
+    special = {token["content"] for token in tokenizer["added_tokens"]}
+    writer = GGUFWriter(path, architecture)
+    writer.add_block_count(2)
+    writer.add_context_length(128)
+    writer.add_embedding_length(64)
+    writer.add_feed_forward_length(128)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(512)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(vocabulary)
+    writer.add_token_types([TokenType.CONTROL if token in special else TokenType.NORMAL for token in vocabulary])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(0)
+    writer.add_chat_template("{{ messages[0]['content'] }}")
+    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+    parts = {
+        "attn_norm": "input_layernorm",
+        "ffn_norm": "post_attention_layernorm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "ffn_gate": "mlp.gate_proj",
+        "ffn_up": "mlp.up_proj",
+        "ffn_down": "mlp.down_proj",
+    }
+    names |= {f"blk.{i}.{part}": f"model.layers.{i}.{name}" for i in range(2) for part, name in parts.items()}
+    for name, source in names.items():
+        tensor = tensors[f"{source}.weight"]
+        writer.add_tensor(f"{name}.weight", tensor if tensor.ndim == 1 else tensor.astype(np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_gguf_file(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    write_gguf(tiny, path)
+    folder = prepared(prepare(str(path), tmp_path))
+    config = json.loads((folder / "config.json").read_text())
+    assert "quantization_config" not in config
+    assert config["dtype"] == "float16", "16-bit weights should stay 16-bit"
+    assert {tensor.dtype.name for tensor in load_file(folder / "model.safetensors").values()} == {"float16"}
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 2
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert settings["chat_template"] == "{{ messages[0]['content'] }}"
+    assert settings["eos_token"] == "<|im_end|>"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert tokenizer.decode(tokenizer.encode("The riders 😀").ids) == "The riders 😀"
+
+    reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    prompt = [5, 300, 41, 7]
+    expected = reference(torch.tensor([prompt])).logits[0, -1]
+    torch.testing.assert_close(Pipeline(folder, (1, 1)).frame(0, prompt), expected, atol=1e-4, rtol=1e-4)
+
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    assert prepared(prepare(str(path), tmp_path)) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_bad_gguf_files_are_refused(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "junk.gguf").write_bytes(b"junk" * 100)
+    assert_refused(prepare(str(tmp_path / "junk.gguf"), tmp_path), "junk.gguf: not a GGUF file")
+    write_gguf(tiny, tmp_path / "other.gguf", architecture="gpt2")
+    assert_refused(prepare(str(tmp_path / "other.gguf"), tmp_path), "not supported")
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [([1.0, 0.5, 2.0**127], torch.bfloat16), ([1.0, 1 + 2**-10], torch.float16), ([1.0, 1 + 2**-20], torch.float32)],
+)
+def test_lossless_dtype(values: list[float], dtype: torch.dtype) -> None:
+    assert lossless_dtype([torch.ones(3), torch.tensor(values)]) == dtype
+
+
+def test_a_wheel_with_another_hash_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "some.whl").write_bytes(b"not the wheel")
+    with pytest.raises(ConfigError, match=r"some\.whl: sha256 is .* expected bcc81830"):
+        check_hash(tmp_path / "some.whl")

@@ -1,0 +1,179 @@
+"""The bus client against a stub engine on a real socket, and its pure parts alone."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.engine_client import EngineClient, EngineFailed, EngineUnavailable, QueueFull, Submission
+from server.engine_figures import EngineFigures
+from server.engine_health import EngineHealth
+from tests.stub_engine import INFO, StubEngine
+from workers.messages import Generate, Sampling, SpeculationCounts, StageTimings, Status
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def generate(name: str, max_tokens: int = 8) -> Generate:
+    return Generate(name, [1], max_tokens, Sampling(seed=0))
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[StubEngine]:
+    stub = StubEngine(f"ipc://{tmp_path}/bus", lambda request: [7, 8, 9])
+    stub.start()
+    yield stub
+    await asyncio.to_thread(stub.stop)
+
+
+@pytest.fixture
+async def client(engine: StubEngine) -> AsyncIterator[EngineClient]:
+    client = EngineClient(engine.endpoint, capacity=2, health_timeout=0.5, clock=time.monotonic, probe_interval=0.05)
+    await client.start()
+    await until(lambda: client.healthy)
+    yield client
+    await client.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def tokens(submission: Submission) -> list[int]:
+    received: list[int] = []
+    while True:
+        message = await submission.get()
+        received += message.tokens
+        if message.finish is not None:
+            return received
+
+
+async def test_tokens_arrive_in_order_and_the_slot_is_free_again(engine: StubEngine, client: EngineClient) -> None:
+    assert await tokens(client.submit([generate("a")])) == [7, 8, 9]
+    assert client.open_sequences == 0
+
+
+async def test_no_more_than_the_capacity_is_open_and_all_or_nothing(engine: StubEngine, client: EngineClient) -> None:
+    engine.pause_after = 0
+    submission = client.submit([generate("a")])
+    with pytest.raises(QueueFull):
+        client.submit([generate("b"), generate("c")])
+    assert client.open_sequences == 1
+    submission.close()
+    submission.close()
+    await asyncio.to_thread(engine.wait, lambda: engine.aborts == ["a"])
+    client.submit([generate("d"), generate("e")])
+    assert client.open_sequences == 2
+
+
+async def test_a_finished_sequence_is_not_aborted(engine: StubEngine, client: EngineClient) -> None:
+    submission = client.submit([generate("a")])
+    await tokens(submission)
+    submission.close()
+    await tokens(client.submit([generate("b")]))
+    assert engine.aborts == []
+
+
+async def test_a_failed_request_raises(engine: StubEngine, client: EngineClient) -> None:
+    engine.fail_after = 1
+    submission = client.submit([generate("a")])
+    with pytest.raises(EngineFailed, match="stage 1 died"):
+        await tokens(submission)
+    assert client.open_sequences == 0
+
+
+async def test_a_lost_engine_fails_everything_and_its_successor_gets_nothing_old(
+    engine: StubEngine, client: EngineClient
+) -> None:
+    engine.pause_after = 1
+    submission = client.submit([generate("a"), generate("b")])
+    await submission.get()
+    await asyncio.to_thread(engine.stop)
+    with pytest.raises(EngineUnavailable, match="restarting"):
+        await tokens(submission)
+    assert not client.healthy
+    assert client.open_sequences == 0
+    with pytest.raises(EngineUnavailable):
+        client.submit([generate("c")])
+    engine.generates.clear()
+    engine.pause_after = None
+    await asyncio.to_thread(engine.start)
+    await until(lambda: client.healthy)
+    assert await tokens(client.submit([generate("d")])) == [7, 8, 9]
+    assert [request.id for request in engine.generates] == ["d"]
+    assert engine.aborts == []
+
+
+async def test_a_hung_engine_fails_everything_and_is_told(engine: StubEngine, client: EngineClient) -> None:
+    engine.pause_after = 1
+    submission = client.submit([generate("a")])
+    await submission.get()
+    engine.silent = True
+    with pytest.raises(EngineUnavailable, match="does not answer"):
+        await tokens(submission)
+    assert not client.healthy
+    await asyncio.to_thread(engine.wait, lambda: engine.aborts == ["a"])
+    engine.silent = False
+    await until(lambda: client.healthy)
+
+
+async def test_shutting_down_fails_everything(engine: StubEngine, client: EngineClient) -> None:
+    engine.pause_after = 1
+    submission = client.submit([generate("a")])
+    client.shut("closing time")
+    with pytest.raises(EngineUnavailable, match="closing time"):
+        await tokens(submission)
+    with pytest.raises(EngineUnavailable):
+        client.submit([generate("b")])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["tick", "answer", "late", "lost"]), st.floats(0.1, 3.0)), max_size=40))
+def test_health_follows_the_last_answer_of_this_connection(steps: list[tuple[str, float]]) -> None:
+    health, now, timeout = EngineHealth(4.0), 0.0, 4.0
+    waiting: tuple[int, float] | None = None  # the probe on its way, and when it was sent
+    answered: float | None = None
+    highest = 0
+    for step, seconds in steps:
+        now += seconds
+        if step == "tick":
+            number = health.next_probe(now)
+            if waiting is not None and now - waiting[1] <= timeout:
+                assert number is None
+            else:
+                assert number is not None
+                assert number > highest
+                highest, waiting = number, (number, now)
+        elif step == "answer" and waiting is not None:
+            assert health.answered(waiting[0], now)
+            waiting, answered = None, now
+        elif step == "late":
+            assert not health.answered(highest + 1, now)
+        elif step == "lost":
+            health.disconnected()
+            waiting = answered = None
+        assert health.healthy(now) == (answered is not None and now - answered <= timeout)
+
+
+def status(cycles: int, stages: list[StageTimings]) -> Status:
+    return Status(0, INFO, 0, 0, SpeculationCounts(), cycles, cycles * 10_000_000, stages)
+
+
+def test_figures_are_of_the_last_interval_with_full_cycles() -> None:
+    figures = EngineFigures()
+    figures.update(status(5, [StageTimings(), StageTimings()]))
+    assert (figures.busy_ratio, figures.cycle_seconds) == ([0.0, 0.0], None)
+    fast = StageTimings(frames=10, forward_ns=30_000_000, idle_ns=70_000_000)
+    slow = StageTimings(frames=10, forward_ns=80_000_000, receive_ns=20_000_000)
+    figures.update(status(15, [fast, slow]))
+    assert figures.busy_ratio == [0.3, 0.8]
+    assert figures.cycle_seconds == pytest.approx(0.010)
+    assert figures.fixed_cost_seconds == pytest.approx(0.002)
+    figures.update(status(15, [fast, slow]))
+    assert figures.busy_ratio == [0.0, 0.0]
+    assert figures.cycle_seconds == pytest.approx(0.010)

@@ -1,0 +1,95 @@
+"""From flags to an engine configuration."""
+
+from pathlib import Path
+
+import pytest
+
+from server.engine_plan import (
+    EngineOptions,
+    ModelSize,
+    choose_devices,
+    choose_drafter_config,
+    local_endpoints,
+    plan_engine,
+)
+from workers.config import EngineConfig, load_config, save_config
+from workers.errors import ConfigError
+
+SIZE = ModelSize(Path("/models/m"), [10] * 30, 80, 4096)
+
+
+def plan(options: EngineOptions) -> EngineConfig:
+    stages = len(options.split.split(",")) if options.split else options.stages or 2
+    return plan_engine(options, SIZE, local_endpoints(Path("/run/e"), stages, 1))
+
+
+def test_defaults_balance_two_stages_with_the_head_counted() -> None:
+    config = plan(EngineOptions())
+    assert config.split == (19, 11)
+    assert (config.transport, config.dtype, config.max_model_len) == ("zmq", "float32", 4096)
+    assert [list(config.layers(i))[:1] for i in range(2)] == [[0], [19]]
+
+
+def test_cuda_takes_one_device_a_stage_over_nccl_and_one_device_in_process() -> None:
+    config = plan(EngineOptions(stages=3, device="cuda"))
+    assert (config.transport, config.dtype, config.devices) == ("nccl", "bfloat16", ("cuda:0", "cuda:1", "cuda:2"))
+    shared = plan(EngineOptions(stages=3, device="cuda:1"))
+    assert (shared.transport, [shared.device(i) for i in range(3)]) == ("inprocess", ["cuda:1"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (EngineOptions(stages=40), "--stages"),
+        (EngineOptions(split="10,10"), "--split"),
+        (EngineOptions(split="10,20", stages=3), "--split 10,20 has 2 stages, but --stages is 3"),
+        (EngineOptions(device="tpu"), "--device"),
+        (EngineOptions(device="cuda:0,cuda:1,cuda:2"), "3 devices for 2 stages"),
+        (EngineOptions(device="cpu,cuda:0"), "cannot be mixed"),
+        (EngineOptions(transport="nccl"), "--transport nccl needs --device cuda"),
+        (EngineOptions(max_model_len=5000), "--max-model-len must be 2..4096"),
+        (EngineOptions(max_model_len=1), "--max-model-len"),
+        (EngineOptions(prefill_chunk=0), "--prefill-chunk"),
+        (EngineOptions(delta=-1), "--delta"),
+        (EngineOptions(threads=0), "--threads"),
+        (EngineOptions(emulate_stage_ms=-1), "--emulate-stage-ms"),
+        (EngineOptions(stall_timeout=0), "--stall-timeout"),
+    ],
+)
+def test_what_is_wrong_is_named(options: EngineOptions, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(options)
+
+
+def test_drafter_options_are_checked_against_each_other() -> None:
+    assert choose_drafter_config("scripted", 1, 4, None, 0.8).scripted_acceptance == 0.8
+    for arguments, message in (
+        (("ngram", 1, 4, Path("x"), None), "--script is for"),
+        (("scripted", 1, 4, None, None), "needs"),
+        (("scripted", 1, 4, None, 1.5), "probability"),
+        (("ngram", 5, 4, None, None), "--ngram-min"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            choose_drafter_config(*arguments)  # type: ignore[arg-type]
+
+
+def test_devices_may_be_listed_in_any_order() -> None:
+    assert choose_devices("cuda:1, cuda:0", 2, "auto") == ("cuda:1", "cuda:0")
+
+
+def test_a_configuration_survives_its_file(tmp_path: Path) -> None:
+    config = plan(EngineOptions(stages=3))
+    save_config(config, tmp_path / "engine.json")
+    assert load_config(tmp_path / "engine.json") == config
+
+
+def test_a_toml_configuration_is_read_and_a_wrong_field_named(tmp_path: Path) -> None:
+    path = tmp_path / "engine.toml"
+    path.write_text(
+        'model = "/m"\nsplit = [1, 2]\n[endpoints]\nbus = "tcp://rank0:1"\nresults = "tcp://rank0:2"\n'
+        'control = ["tcp://rank0:3", "tcp://rank0:4"]\ndata = ["", "tcp://stage1:5"]\nlisten = "0.0.0.0"\n'
+    )
+    assert load_config(path).stages == 2
+    path.write_text(path.read_text().replace("split = [1, 2]", 'split = "two"'))
+    with pytest.raises(ConfigError, match=r"split"):
+        load_config(path)
