@@ -15,6 +15,7 @@ from server.engine_client import EngineClient
 from server.service import Service
 from server.settings import load_settings
 from workers.errors import ConfigError
+from workers.lifecycle import die_with_parent
 
 _GRACE_SECONDS = 2  # for responses to end by themselves once their requests have failed
 _KEEP_ALIVE_SECONDS = 65
@@ -39,6 +40,7 @@ class _Server(uvicorn.Server):
 
 def main() -> int:
     """Runs the server; 0 after a signal, 1 for settings or a model that cannot be served, 3 if the port is taken."""
+    die_with_parent()
     parser = argparse.ArgumentParser(prog="python -m server", description=__doc__)
     parser.add_argument("--settings", type=Path, required=True, help="JSON file written by the launcher")
     arguments = parser.parse_args()

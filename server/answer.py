@@ -18,7 +18,6 @@ from server.service import Service, engine_errors
 
 log = logging.getLogger("echelon.server")
 
-_PING_SECONDS = 15  # proxies cut streams that stay silent during a long prefill
 _CLIENT_CLOSED_REQUEST = 499
 
 
@@ -32,7 +31,7 @@ async def answer(service: Service, request: Request, plan: Plan, form: AnswerFor
     with engine_errors():
         generation = Generation(service, plan, arrived)
     if plan.stream:
-        return EventStream(generation, form, headers)
+        return EventStream(generation, form, headers, service.settings.ping_interval)
     try:
         with engine_errors():
             outputs = await unless_disconnected(request.receive, _collect(generation))
@@ -54,8 +53,9 @@ async def _collect(generation: Generation) -> list[Output]:
 class EventStream(EventSourceResponse):
     """Streams a generation, and ends it when the client leaves, even before the first event."""
 
-    def __init__(self, generation: Generation, form: AnswerFormat, headers: dict[str, str]) -> None:
-        super().__init__(_events(generation, form), headers=headers, ping=_PING_SECONDS, sep="\n")
+    def __init__(self, generation: Generation, form: AnswerFormat, headers: dict[str, str], ping: float) -> None:
+        # Proxies cut streams that stay silent, as they do during a long prefill.
+        super().__init__(_events(generation, form), headers=headers, ping=ping, sep="\n")
         self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

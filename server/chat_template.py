@@ -79,7 +79,7 @@ class ChatTemplate:
             return self._template.render(variables)
         except jinja2.TemplateError as error:
             raise TemplateFailed(f"the model's chat template refuses these messages: {error}") from error
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError, RecursionError, OverflowError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             # What an expression of the template raises on values it was not written for.
             raise TemplateFailed(f"the model's chat template cannot render these messages: {error}") from error
 

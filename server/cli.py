@@ -167,3 +167,7 @@ def prepare_command(model: Model = "default") -> None:
 def main() -> None:
     """Entry point of the `echelon` script."""
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ number of stages it has completed.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from workers.errors import ConfigError
@@ -18,7 +18,7 @@ def check_anchors(anchors: Sequence[int], layers: int) -> None:
     """Raises `ConfigError` unless `anchors` are usable hidden-state indices of a target with `layers` layers."""
     if not anchors or anchors[0] != 0:
         raise ConfigError(f"anchors {list(anchors)}: the first must be 0, the embedding")
-    if any(later <= earlier for earlier, later in zip(anchors, anchors[1:], strict=False)):
+    if any(later <= earlier for earlier, later in pairwise(anchors)):
         raise ConfigError(f"anchors {list(anchors)}: they must increase strictly")
     if anchors[-1] > layers:
         raise ConfigError(f"anchors {list(anchors)}: the target has {layers} layers, so the last may be {layers}")

@@ -45,13 +45,13 @@ def write_converted(path: Path, folder: Path) -> None:
     check_supported(config)
     model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     _write_weights(model, config, folder)
-    generation = {
-        name: getattr(model.config, name)
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id")
-        if getattr(model.config, name, None) is not None
+    special = {
+        name: getattr(model.config, f"{name}_id")
+        for name in ("bos_token", "eos_token", "pad_token")
+        if getattr(model.config, f"{name}_id", None) is not None
     }
-    _write_json(folder / "generation_config.json", generation)
-    _write_tokenizer(path, source, folder)
+    _write_json(folder / "generation_config.json", {f"{name}_id": token for name, token in special.items()})
+    _write_tokenizer(path, source, special, folder)
 
 
 def _write_weights(model: PreTrainedModel, config: dict[str, Any], folder: Path) -> None:
@@ -80,7 +80,7 @@ def lossless_dtype(tensors: list[Tensor]) -> torch.dtype:
     return torch.float32
 
 
-def _write_tokenizer(path: Path, source: dict[str, Any], folder: Path) -> None:
+def _write_tokenizer(path: Path, source: dict[str, Any], special: dict[str, int], folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(**source)
     backend = tokenizer.backend_tokenizer
     if _text_field(path, "tokenizer.ggml.pre") == "smollm":
@@ -91,7 +91,8 @@ def _write_tokenizer(path: Path, source: dict[str, Any], folder: Path) -> None:
     backend.save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **tokenizer.special_tokens_map,
+        # By the ids in the file: transformers 5.17 takes the wrong tokens for these where it names them itself.
+        **{name: backend.id_to_token(token) for name, token in special.items()},
         "chat_template": tokenizer.chat_template,
         "clean_up_tokenization_spaces": False,
     }

@@ -113,7 +113,7 @@ class Shard:
         if position < 0 or frame.end > self._kv.max_len:
             raise OutOfStep(f"positions {position}..{frame.end - 1} are outside of a slot of {self._kv.max_len}")
         if self._embedding is not None:
-            hidden = self._embedding(torch.tensor([tokens], device=self.device))
+            hidden = self._embedding(self._to_device(tokens))
         elif hidden is None or hidden.shape != (len(tokens), self.hidden_size):
             raise OutOfStep(f"expected hidden states [{len(tokens)}, {self.hidden_size}], not {_shape(hidden)}")
         else:
@@ -131,6 +131,11 @@ class Shard:
         if self._softcap is not None:
             logits = torch.tanh(logits / self._softcap) * self._softcap
         return logits
+
+    def _to_device(self, tokens: Sequence[int]) -> Tensor:
+        """Token ids [1, T]; from pinned memory, so that the host does not wait for a GPU's copy."""
+        ids = torch.tensor([tokens], pin_memory=self.device.type == "cuda")
+        return ids.to(self.device, non_blocking=True)
 
 
 def _shape(hidden: Tensor | None) -> list[int] | None:

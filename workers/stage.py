@@ -92,13 +92,11 @@ class Stage:
         mark = clock()
         while True:
             self._listen(wait=False)
-            frame = self._lookahead.pop()
-            while frame is None and not self._leaving:
+            while (frame := self._lookahead.pop()) is None:
+                if self._leaving:
+                    return
                 self._listen(wait=True)
-                frame = self._lookahead.pop()
-            if frame is None:
-                return
-            mark, timings.idle_ns = (now := clock()), timings.idle_ns + now - mark
+                mark, timings.idle_ns = (now := clock()), timings.idle_ns + now - mark
             hidden = self._inbound.receive(frame) if self._inbound is not None else None
             mark, timings.receive_ns = (now := clock()), timings.receive_ns + now - mark
             self._listen(wait=False)

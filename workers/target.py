@@ -46,7 +46,7 @@ class Target:
         self._checkpoint = Checkpoint(folder)
         attention.register()
         with torch.device("meta"):
-            whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME)  # type: ignore[no-untyped-call]
+            whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME)
         whole.requires_grad_(False)
         whole.eval()
         base = whole.model
@@ -57,7 +57,9 @@ class Target:
         # Outside of the meta device, and never converted: its frequencies stay float32 whatever the model's dtype.
         self.rotary: nn.Module = type(base.rotary_emb)(config=config)
 
-        head_source = HEAD if HEAD in self._checkpoint.entries else EMBEDDING  # absent: tied to the embedding
+        # A head of its own wins over the config's word: some checkpoints store a tied one as well.
+        shared = config.tie_word_embeddings and HEAD not in self._checkpoint.entries
+        head_source = EMBEDDING if shared else HEAD
         self._wanted = [
             _wanted(module, f"model.layers.{index}.") for index, module in zip(layers, self.layers, strict=True)
         ]

@@ -172,6 +172,13 @@ def test_bad_models_and_limits_are_refused(model_folders: dict[str, Path], tmp_p
     with pytest.raises(ConfigError, match=r"lacks model\.layers\.4\.mlp\.up_proj\.weight"):
         _load(lacking)
 
+    headless = tmp_path / "headless"
+    shutil.copytree(model_folders["llama-tied"], headless)
+    config = json.loads((headless / "config.json").read_text())
+    (headless / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    with pytest.raises(ConfigError, match=r"lacks lm_head\.weight"):
+        _load(headless)
+
     misshapen = tmp_path / "misshapen"
     shutil.copytree(model_folders["llama"], misshapen)
     config = json.loads((misshapen / "config.json").read_text())

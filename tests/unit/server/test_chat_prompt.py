@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.chat_prompt import ChatPrompts
@@ -32,6 +32,12 @@ def prompts(folder: Path, tokenizer: ModelTokenizer) -> ChatPrompts:
     template = ChatTemplate.load(folder)
     assert template is not None
     return ChatPrompts(tokenizer, template)
+
+
+@pytest.fixture(scope="module")
+def hugging_face(folder: Path) -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
 
 
 def user(*contents: str) -> list[dict[str, str]]:
@@ -71,22 +77,12 @@ def test_other_fields_and_variables_are_text_too(tokenizer: ModelTokenizer) -> N
 
 
 @given(st.lists(st.text(max_size=30).filter(lambda text: "<|" not in text), min_size=1, max_size=3))
-def test_equal_to_hugging_face(folder: Path, prompts: ChatPrompts, contents: list[str]) -> None:
-    reference = hugging_face(folder)
-    expected = reference.apply_chat_template(
+@settings(deadline=None)
+def test_equal_to_hugging_face(hugging_face: Any, prompts: ChatPrompts, contents: list[str]) -> None:
+    expected = hugging_face.apply_chat_template(
         user(*contents), chat_template=CHATML, add_generation_prompt=True, tokenize=True, return_dict=False
     )
     assert prompts.encode(user(*contents)) == expected
-
-
-_LOADED: dict[Path, Any] = {}
-
-
-def hugging_face(folder: Path) -> Any:
-    transformers = pytest.importorskip("transformers")
-    if folder not in _LOADED:
-        _LOADED[folder] = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    return _LOADED[folder]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +97,9 @@ def hugging_face(folder: Path) -> Any:
         "{{ strftime_now('%Y-%m-%d') }}",
     ],
 )
-def test_renders_as_hugging_face_does(folder: Path, source: str) -> None:
+def test_renders_as_hugging_face_does(hugging_face: Any, source: str) -> None:
     messages = user("<b>ünï</b> & 'x'", "second")
-    expected = hugging_face(folder).apply_chat_template(messages, chat_template=source, tokenize=False, bos_token="<s>")
+    expected = hugging_face.apply_chat_template(messages, chat_template=source, tokenize=False, bos_token="<s>")
     rendered = ChatTemplate(source, {"bos_token": "<s>"}).render(messages, add_generation_prompt=False, extra={})
     assert rendered == expected
 

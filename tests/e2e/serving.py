@@ -1,0 +1,111 @@
+"""`echelon serve` as an operator starts it: real processes, a real port."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import openai
+
+
+@dataclass
+class Serving:
+    """A running `echelon serve`."""
+
+    url: str
+    launcher: "subprocess.Popen[bytes]"
+    log: Path
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
+
+    def health(self) -> int:
+        try:
+            return httpx.get(f"{self.url}/health", timeout=10).status_code
+        except httpx.TransportError:
+            return 0
+
+    def metric(self, series: str) -> float:
+        """One series of /metrics, such as `echelon:stage_frames_total{outcome="computed",stage="0"}`."""
+        for line in httpx.get(f"{self.url}/metrics", timeout=10).text.splitlines():
+            if line.startswith(f"{series} "):
+                return float(line.rsplit(" ", 1)[1])
+        raise AssertionError(f"/metrics has no {series}")
+
+    def process(self, *words: str) -> int:
+        """Pid of the launcher's child whose command line contains all of `words`, such as `--stage 1`."""
+        (pid,) = [pid for pid in children(self.launcher.pid) if all(word in command(pid) for word in words)]
+        return pid
+
+
+def command(pid: int) -> list[str]:
+    """Command line of a process; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return []
+
+
+def children(pid: int) -> list[int]:
+    """Living children of a process."""
+    try:
+        pids = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [child for child in pids if command(child)]  # a zombie has no command line
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> float:
+    """Polls; returns the seconds it took, fails after `seconds`."""
+    started = time.monotonic()
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() - started < seconds, "timed out"
+        pause.wait(0.02)
+    return time.monotonic() - started
+
+
+@contextmanager
+def serving(folder: Path, model: str, *options: str, ready: float = 120.0, exit_code: int = 0) -> Iterator[Serving]:
+    """Starts a server, waits until it is healthy, and checks at the end that no process is left."""
+    port = free_port()
+    log = folder / f"serve-{port}.log"
+    arguments = [sys.executable, "-m", "server.cli", "serve", model, "--port", str(port), *options]
+    with log.open("wb") as output:
+        launcher = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT)
+    running = Serving(f"http://127.0.0.1:{port}", launcher, log)
+    started: list[int] = []
+    try:
+        try:
+            wait_until(lambda: running.health() == 200 or launcher.poll() is not None, ready)
+            assert launcher.poll() is None, "the launcher left"
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{log.read_text()}") from None
+        yield running
+        started = children(launcher.pid)
+    finally:
+        if launcher.poll() is None:
+            launcher.send_signal(signal.SIGTERM)
+            launcher.wait(15)
+    assert launcher.returncode == exit_code, log.read_text()
+    assert [pid for pid in started if command(pid)] == []

@@ -1,0 +1,116 @@
+"""The API server as a real process on a real port, over a real bus to a stub engine in the test process."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+from tokenizers import Tokenizer
+
+from server.settings import ServerSettings, save_settings
+from tests.small_model import EOS, write_model_folder
+from tests.stub_engine import StubEngine
+
+MODEL = "org/small"
+REPLY = "The quick brown fox: 🙂 jumps over 中文!"
+MAX_QUEUE = 3
+
+
+@dataclass
+class Api:
+    """A running server and the engine behind it."""
+
+    url: str
+    process: "subprocess.Popen[bytes]"
+    engine: StubEngine
+    tokenizer: Tokenizer
+    log: Path
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
+
+    def post(self, body: dict[str, Any], path: str = "/v1/chat/completions") -> httpx.Response:
+        return httpx.post(f"{self.url}{path}", json=body, timeout=20)
+
+    def metric(self, series: str) -> float:
+        for line in httpx.get(f"{self.url}/metrics").text.splitlines():
+            if line.startswith(f"{series} "):
+                return float(line.rsplit(" ", 1)[1])
+        return 0.0
+
+    def reply(self, text: str, *, end: bool = True) -> None:
+        tokens = self.tokenizer.encode(text, add_special_tokens=False).ids
+        self.engine.script = lambda request: [*tokens, EOS] if end else tokens * 100
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> float:
+    """Polls another process; returns the seconds it took."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < seconds, "timed out"
+        threading.Event().wait(0.02)
+    return time.monotonic() - start
+
+
+def health(url: str) -> int:
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def launch(folder: Path) -> Api:
+    (folder / "model").mkdir()
+    model = write_model_folder(folder / "model")
+    settings = ServerSettings(
+        model=str(model),
+        served_model_name=MODEL,
+        bus=f"ipc://{folder}/bus",
+        port=free_port(),
+        max_queue=MAX_QUEUE,
+        health_timeout=2.0,
+        ping_interval=0.3,
+        created=1700000000,
+    )
+    save_settings(settings, folder / "settings.json")
+    engine = StubEngine(settings.bus, lambda request: [EOS])
+    engine.start()
+    log = folder / "log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "server", "--settings", str(folder / "settings.json")],
+            stderr=sink,
+            env=os.environ | {"PYTHONWARNINGS": "default"},
+        )
+    url = f"http://127.0.0.1:{settings.port}"
+    try:
+        wait_until(lambda: health(url) == 200)
+    except AssertionError:
+        process.kill()
+        raise AssertionError(log.read_text()) from None
+    return Api(url, process, engine, Tokenizer.from_file(str(model / "tokenizer.json")), log)
+
+
+def ask(text: str = "hello", **fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": text}]} | fields
+
+
+def events(response: httpx.Response) -> list[Any]:
+    data = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+    assert data[-1] == "[DONE]"
+    return [json.loads(item) for item in data[:-1]]

@@ -1,0 +1,127 @@
+"""Full queues, clients that leave, engines that fail, hang or die, and shutdown."""
+
+import itertools
+import json
+import signal
+import socket
+import time
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.stub_api import MAX_QUEUE, REPLY, Api, ask, events, health, launch, wait_until
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_a_full_queue_answers_429_and_serves_again_afterwards(api: Api) -> None:
+    api.engine.pause_after = 1
+    streams = [api.client().chat.completions.create(**ask(), stream=True) for _ in range(1 + MAX_QUEUE)]
+    with pytest.raises(openai.RateLimitError) as caught:
+        api.client().chat.completions.create(**ask())
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    assert caught.value.code == "queue_full"
+    api.engine.wait(lambda: len(api.engine.generates) == 1 + MAX_QUEUE)
+    for stream in streams:
+        stream.close()
+    api.engine.wait(lambda: len(api.engine.aborts) == 1 + MAX_QUEUE)
+    api.engine.pause_after = None
+    assert api.client().chat.completions.create(**ask()).choices[0].message.content == REPLY
+
+
+def test_a_stream_is_kept_alive_while_nothing_comes(api: Api) -> None:
+    api.engine.pause_after = 0
+    with httpx.stream("POST", f"{api.url}/v1/chat/completions", json=ask(stream=True), timeout=20) as response:
+        lines = response.iter_lines()
+        assert sum(line.startswith(": ping") for line in itertools.islice(lines, 6)) >= 1
+    api.engine.pause_after = None
+    stream = api.client().chat.completions.create(**ask(), stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == REPLY
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("pause_after", [0, 2])
+def test_a_client_that_leaves_is_noticed_within_a_second(api: Api, stream: bool, pause_after: int) -> None:
+    api.engine.pause_after = pause_after
+    body = json.dumps(ask(stream=stream)).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    port = int(api.url.rsplit(":", 1)[1])
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(head.encode() + body)
+        api.engine.wait(lambda: len(api.engine.generates) == 1)
+        if stream:
+            assert connection.recv(100)
+    left = time.monotonic()
+    api.engine.wait(lambda: len(api.engine.aborts) == 1)
+    assert time.monotonic() - left < 1.0
+    api.engine.pause_after = None
+    assert api.client().chat.completions.create(**ask()).choices[0].message.content == REPLY
+
+
+def test_a_request_that_fails_in_the_engine(api: Api) -> None:
+    api.engine.fail_after = 2
+    with pytest.raises(openai.InternalServerError, match="stage 1 died"):
+        api.client().chat.completions.create(**ask())
+    last = events(api.post(ask(stream=True)))[-1]
+    assert last["error"]["code"] == "engine_failed"
+
+
+def test_engine_death_ends_streams_at_once_and_a_restart_serves_again(api: Api) -> None:
+    api.engine.pause_after = 2
+    stream = api.client().chat.completions.create(**ask(), stream=True)
+    received = iter(stream)
+    next(received)
+    next(received)
+    died = time.monotonic()
+    api.engine.stop()
+    with pytest.raises(openai.APIError, match="restarting"):
+        list(received)
+    assert time.monotonic() - died < 1.0
+    assert health(api.url) == 503
+    with pytest.raises(openai.InternalServerError) as caught:
+        api.client().chat.completions.create(**ask())
+    assert caught.value.status_code == 503
+    assert api.metric("echelon:engine_up") == 0
+    api.engine.pause_after = None
+    api.engine.start()
+    wait_until(lambda: health(api.url) == 200, 5)
+    assert api.client().chat.completions.create(**ask()).choices[0].message.content == REPLY
+    assert api.metric("echelon:engine_up") == 1
+
+
+def test_an_engine_that_hangs_is_noticed(api: Api) -> None:
+    api.engine.pause_after = 1
+    stream = iter(api.client().chat.completions.create(**ask(), stream=True))
+    next(stream)
+    api.engine.silent = True
+    with pytest.raises(openai.APIError, match="does not answer"):
+        list(stream)
+    assert health(api.url) == 503
+    api.engine.silent = False
+    wait_until(lambda: health(api.url) == 200, 5)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_shutdown_ends_streams_with_an_error_and_is_quick(tmp_path: Path, sent: int) -> None:
+    api = launch(tmp_path)
+    try:
+        api.reply(REPLY)
+        api.engine.pause_after = 2
+        with httpx.stream("POST", f"{api.url}/v1/chat/completions", json=ask(stream=True), timeout=20) as response:
+            lines = response.iter_lines()
+            next(lines)
+            start = time.monotonic()
+            api.process.send_signal(sent)
+            rest = [line for line in lines if line]
+        assert "shutting down" in rest[-2]
+        assert rest[-1] == "data: [DONE]"
+        assert api.process.wait(10) == 0
+        assert time.monotonic() - start < 3.0
+        assert "Traceback" not in api.log.read_text()
+    finally:
+        api.process.kill()
+        api.process.wait(10)
+        api.engine.stop()

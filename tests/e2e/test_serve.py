@@ -1,0 +1,184 @@
+"""`echelon serve tiny`: processes that live, fail and end together, seen through the official client."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import openai
+import pytest
+
+from speculation.drafters.scripted import Recording, Script
+from tests.e2e.serving import Serving, children, command, serving, wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
+STALL = 4.0  # seconds
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    options = ("--stages", "3", "--stall-timeout", str(STALL))
+    with serving(tmp_path_factory.mktemp("serve"), "tiny", *options) as running:
+        yield running
+
+
+def tokens(server: Serving, new: int = 30, **extra: object) -> list[int]:
+    """Greedy token ids after PROMPT."""
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": new, "temperature": 0, "ignore_eos": True}
+    response = httpx.post(f"{server.url}/v1/completions", json={**body, "return_token_ids": True, **extra}, timeout=60)
+    response.raise_for_status()
+    ids: list[int] = response.json()["choices"][0]["token_ids"]
+    return ids
+
+
+def test_the_official_client_gets_an_answer_streamed_and_not(server: Serving) -> None:
+    client = server.client()
+    question = [{"role": "user", "content": "Hello"}]
+    whole = client.chat.completions.create(model="tiny", messages=question, max_tokens=20, temperature=0)  # type: ignore[call-overload]
+    stream = client.chat.completions.create(  # type: ignore[call-overload]
+        model="tiny", messages=question, max_tokens=20, temperature=0, stream=True
+    )
+    parts = [chunk.choices[0].delta.content or "" for chunk in stream]
+    assert "".join(parts) == whole.choices[0].message.content
+    assert len(parts) > 3
+    assert whole.usage.completion_tokens == 20
+
+
+def test_every_stage_has_worked_on_the_sequence(server: Serving) -> None:
+    series = [f'echelon:stage_frames_total{{outcome="computed",stage="{i}"}}' for i in range(3)]
+    before = [server.metric(name) for name in series]
+    tokens(server, 30)
+    # Figures travel with the next ping, at most about a second later.
+    wait_until(lambda: all(server.metric(name) - was >= 30 for name, was in zip(series, before, strict=True)), 10)
+
+
+def test_a_prompt_may_fill_the_context_but_for_one_token(server: Serving) -> None:
+    room = int(httpx.get(f"{server.url}/v1/models").json()["data"][0]["max_model_len"])
+    assert len(tokens(server, 1, prompt=[40] * (room - 1))) == 1
+    with pytest.raises(openai.BadRequestError) as refused:
+        server.client().completions.create(model="tiny", prompt=[40] * room, max_tokens=1)
+    assert refused.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("length", [8, 3000], ids=["decode", "prefill"])
+def test_a_client_that_goes_away_frees_the_pipeline_within_a_second(server: Serving, stream: bool, length: int) -> None:
+    body = {"model": "tiny", "prompt": [40] * length, "max_tokens": 1000, "ignore_eos": True, "stream": stream}
+    with httpx.Client(timeout=60) as client, pytest.raises(httpx.ReadTimeout):
+        client.post(f"{server.url}/v1/completions", json=body, timeout=httpx.Timeout(60, read=0.05))
+    started = time.monotonic()
+    tokens(server, 1)
+    assert time.monotonic() - started < 2
+
+
+def wait_for_restart(server: Serving) -> None:
+    wait_until(lambda: server.health() == 200, 60)
+
+
+@pytest.mark.parametrize("victim", [("--stage", "1"), ("speculation",)], ids=["stage", "rank 0"])
+def test_a_killed_process_fails_open_requests_and_the_group_comes_back(server: Serving, victim: tuple[str]) -> None:
+    expected = tokens(server)
+    stream = server.client().completions.create(
+        model="tiny", prompt=PROMPT, max_tokens=4000, temperature=0, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    os.kill(server.process(*victim), signal.SIGKILL)
+    with pytest.raises(openai.APIError):
+        for _ in stream:
+            pass
+    assert wait_until(lambda: server.health() == 503, 5) < 2
+    refused = httpx.post(f"{server.url}/v1/completions", json={"model": "tiny", "prompt": PROMPT}, timeout=10)
+    assert refused.status_code == 503
+    assert refused.json()["error"]["message"]
+    wait_for_restart(server)
+    assert tokens(server) == expected
+
+
+def test_a_hung_stage_is_noticed_and_replaced(server: Serving) -> None:
+    expected = tokens(server)
+    os.kill(server.process("--stage", "2"), signal.SIGSTOP)
+    assert wait_until(lambda: server.health() == 503, 3 * STALL) < 2 * STALL
+    wait_for_restart(server)
+    assert tokens(server) == expected
+
+
+@pytest.mark.parametrize("options", [("--transport", "gloo"), ("--transport", "inprocess"), ("--delta", "1")])
+def test_transports_and_credits_do_not_change_the_tokens(
+    server: Serving, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    with serving(tmp_path, "tiny", "--stages", "2", *options) as other:
+        assert tokens(other) == tokens(server)
+        assert tokens(other, temperature=1, seed=7) == tokens(server, temperature=1, seed=7)
+
+
+def test_a_script_is_replayed_by_a_real_group(server: Serving, tmp_path: Path) -> None:
+    plain = tokens(server)
+    script = tmp_path / "script.json"
+    wrong = frozenset(range(len(PROMPT) + 3, len(PROMPT) + 30, 4))
+    script.write_bytes(msgspec.json.encode(Script([Recording(PROMPT + plain, wrong)])))
+    with serving(tmp_path, "tiny", "--stages", "4", "--drafter", "scripted", "--script", str(script)) as scripted:
+        assert tokens(scripted) == plain
+        wait_until(lambda: scripted.metric("echelon:speculation_rejected_total") == len(wrong), 5)
+
+
+def test_a_rehearsal_says_so_everywhere(tmp_path: Path) -> None:
+    with serving(tmp_path, "tiny", "--drafter", "scripted", "--scripted-acceptance", "1") as rehearsal:
+        response = httpx.post(f"{rehearsal.url}/v1/completions", json={"model": "tiny", "prompt": PROMPT}, timeout=60)
+        assert response.json()["echelon"]["rehearsal"] is True
+        assert "rehearsal" in rehearsal.log.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(tmp_path, "tiny", exit_code=-9 if number == signal.SIGKILL else 0) as server:
+        pids = children(server.launcher.pid)
+        assert len(pids) == 4  # API server, rank 0, two stages
+        server.launcher.send_signal(number)
+        server.launcher.wait(15)
+        wait_until(lambda: not any(command(pid) for pid in pids), 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--stages", "99"), "--stages"),
+        (("--max-model-len", "99999999"), "--max-model-len"),
+        (("--drafter", "scripted"), "--script"),
+        (("--device", "tpu"), "--device"),
+        (("/no/such/folder",), "no such folder"),
+    ],
+)
+def test_a_wrong_flag_is_one_clear_line(options: tuple[str, ...], message: str) -> None:
+    model = () if options[0].startswith("/") else ("tiny",)
+    done = subprocess.run(
+        [sys.executable, "-m", "server.cli", "serve", *model, *options], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_is_named(server: Serving) -> None:
+    port = server.url.rsplit(":", 1)[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "server.cli", "serve", "tiny", "--port", port],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert f"--port {port}" in done.stderr
+
+
+def test_the_curl_line_that_is_printed_works(server: Serving) -> None:
+    (line,) = [line for line in server.log.read_text().splitlines() if line.startswith("curl ")]
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout)["choices"][0]["message"]["role"] == "assistant"
