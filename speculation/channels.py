@@ -9,6 +9,7 @@ import zmq
 
 from workers.bus import encode, open_socket
 from workers.config import Endpoints
+from workers.connection import ConnectionWatch
 from workers.errors import PeerLost
 from workers.messages import FromEngine, FromStage, Shutdown, ToEngine, ToStage
 
@@ -28,6 +29,7 @@ class Channels:
         ]
         for socket in self._control:
             socket.setsockopt(zmq.SNDTIMEO, _SEND_MS)
+        self._watches = [ConnectionWatch(socket) for socket in self._control]
         self._poller = zmq.Poller()
         self._poller.register(self._bus, zmq.POLLIN)
         self._poller.register(self._results, zmq.POLLIN)
@@ -44,6 +46,10 @@ class Channels:
             return self._from_stage.decode(self._results.recv(zmq.NOBLOCK))
         except zmq.Again:
             return None
+
+    def departed(self) -> list[int]:
+        """Stages that have closed their control channel, or died, since the last call."""
+        return [stage for stage, watch in enumerate(self._watches) if watch.lost()]
 
     def request(self) -> tuple[bytes, ToEngine] | None:
         """The next message of a client with the client's address, if one has arrived."""
@@ -75,6 +81,8 @@ class Channels:
 
     def close(self) -> None:
         """Closes all sockets, after the last control messages have left."""
+        for watch in self._watches:
+            watch.close()
         for socket in self._control:
             socket.close(linger=_LAST_WORDS_MS)
         self._bus.close()

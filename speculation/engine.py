@@ -1,6 +1,7 @@
 """The engine: rank 0's loop around the request queue, the schedule and the drafter."""
 
 import itertools
+import secrets
 import sys
 import time
 from collections import deque
@@ -33,6 +34,9 @@ from workers.messages import (
 )
 
 _PING_INTERVAL = 1.0  # seconds
+_LOOK_INTERVAL = 1.0  # seconds between two looks at who has left, which would cost too much in every turn
+_LAST_WORDS = 0.5  # seconds that the reason of a stage that has left may take to arrive
+_FIRST_NUMBER_BITS = 62
 _SLOT = 0  # one sequence has the pipeline at a time
 
 
@@ -49,7 +53,9 @@ class Engine:
         self._config = config
         self._drafter = drafter
         self._channels = channels
-        self._schedule = Schedule(_SLOT, config.stages, config.delta, config.prefill_chunk, itertools.count())
+        # Starting anywhere makes a frame that a stage still sends for an earlier rank 0 one that nobody expects.
+        numbers = itertools.count(secrets.randbits(_FIRST_NUMBER_BITS))
+        self._schedule = Schedule(_SLOT, config.stages, config.delta, config.prefill_chunk, numbers)
         self._queue: deque[_Request] = deque()
         self._running: _Request | None = None
         self._pings = PingRounds(config.stages, _PING_INTERVAL, config.stall_timeout)
@@ -57,6 +63,7 @@ class Engine:
         self._full_cycles = 0
         self._full_cycle_ns = 0
         self._last_sample_ns = 0
+        self._next_look = 0.0  # monotonic seconds
         self._stopping = False
         self._info = EngineInfo(
             stages=config.stages,
@@ -74,7 +81,7 @@ class Engine:
         self._stopping = True
 
     def run(self) -> None:
-        """Waits for every stage to be ready, then serves until stopped.
+        """Waits for every stage to be ready, then serves until stopped. Until then stages may come and go.
 
         Raises `PeerLost`, `OutOfStep` or `ConfigError` when the group cannot go on.
         """
@@ -90,6 +97,8 @@ class Engine:
         missing = set(range(self._config.stages))
         while missing and not self._stopping:
             self._channels.wait(1.0)
+            # One that has left is a straggler of an earlier rank 0, or will be started again by whoever supervises it.
+            missing.update(self._channels.departed())
             while (message := self._channels.result()) is not None:
                 if isinstance(message, Ready):
                     missing.discard(message.stage)
@@ -109,8 +118,22 @@ class Engine:
             self._on_result(message)
         while (request := self._channels.request()) is not None:
             self._on_request(*request)
-        if (number := self._pings.due(time.monotonic())) is not None:
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_INTERVAL
+            self._check_stages()
+        if (number := self._pings.due(now)) is not None:
             self._channels.announce([Ping(number)])
+
+    def _check_stages(self) -> None:
+        """Raises `PeerLost` where a stage has left, or the reason that the stage gave."""
+        if not (departed := self._channels.departed()):
+            return
+        self._channels.wait(_LAST_WORDS)
+        while (message := self._channels.result()) is not None:
+            if isinstance(message, Failure):
+                self._fail(message)
+        raise PeerLost(f"stage {', '.join(map(str, departed))} has gone")
 
     # --- from the stages ---
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import zmq
 
-from workers.bus import encode, open_socket
+from workers.bus import open_socket
 from workers.config import EngineConfig
-from workers.errors import ConfigError, EchelonError
+from workers.errors import ConfigError, EchelonError, PeerLost
 from workers.messages import Failure, Ready
 from workers.model_facts import read_facts
 from workers.progress import Progress
@@ -47,6 +47,8 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
             sampler = Sampler(vocab_size, shard.device)
             tail = Tail(shard, sampler, vocab_size, config.drafter.scripted_acceptance)
         seconds = time.monotonic() - started
+        if channel.orphaned:
+            raise PeerLost("rank 0 has gone while this stage was loading")
         channel.report(Ready(index, len(config.layers(index)), shard.weight_bytes, shard.kv_bytes, seconds))
         Stage(
             index,
@@ -58,14 +60,15 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
             emulate_ms=config.emulate_stage_ms,
         ).run()
     except (EchelonError, RuntimeError, OSError, ValueError) as error:
-        results.setsockopt(zmq.LINGER, 1000)
-        results.send(encode(Failure(index, f"{type(error).__name__}: {error}", isinstance(error, ConfigError))))
+        if not channel.orphaned:  # the next rank 0 has nothing to do with it
+            results.setsockopt(zmq.LINGER, 1000)
+            channel.report(Failure(index, f"{type(error).__name__}: {error}", isinstance(error, ConfigError)))
         raise
     finally:
         for edge in edges:
             if edge is not None:
                 edge.close()
-        control.close()
+        channel.close()
         results.close()
 
 

@@ -4,71 +4,38 @@ Stage loops, schedule, bus and control channels are the real ones; only the proc
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
-import workers.host
 from speculation.drafters.base import Drafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, Result, local_engine
-from workers.messages import Sampling, TokenLogprobs
-from workers.sampler import Sampler
+from tests.model.identity import Logits, RecordingSampler, drafters, generate, one_thread, recorded_logits
+from workers.messages import Sampling
 
 SPLITS = [(16,), (8, 8), (6, 5, 5), (4, 4, 4, 2, 2), (1, 2, 3, 4, 5, 1, 0)]
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
 NEW = 40
 
-Logits = dict[int, Tensor]
-
-
-class RecordingSampler(Sampler):
-    """Keeps the logits it saw, by position; a position that is computed again must give the same bits."""
-
-    seen: Logits = {}  # noqa: RUF012 -- replaced by every test that reads it
-
-    def sample(
-        self, logits: Tensor, sampling: Sampling, position: int, prompt: Sequence[int], output: Sequence[int]
-    ) -> tuple[int, TokenLogprobs | None]:
-        self.seen[position] = logits.clone()
-        assert len(prompt) + len(output) == position
-        return super().sample(logits, sampling, position, prompt, output)
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="module", params=SPLITS, ids=str)
 def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers.host, "Sampler", RecordingSampler)
-        with local_engine(tiny_model, request.param, max_model_len=1024, prefill_chunk=64) as running:
-            yield running
-
-
-def drafters(recorded: Sequence[int], vocab_size: int) -> dict[str, Drafter]:
-    """Every drafter, by name; `recorded` is prompt and output of a plain run."""
-
-    def scripted(wrong: float) -> Drafter:
-        return ScriptedDrafter(Script([Recording(list(recorded), wrong_probability=wrong)]), vocab_size)
-
-    return {
-        "none": NoDrafter(),
-        "ngram": NgramDrafter(4, 1),
-        "right": scripted(0.0),
-        "half right": scripted(0.5),
-        "wrong": scripted(1.0),
-    }
+    with (
+        recorded_logits(),
+        local_engine(tiny_model, request.param, max_model_len=1024, prefill_chunk=64) as running,
+    ):
+        yield running
 
 
 def run(
@@ -82,27 +49,12 @@ def run(
 
 def test_greedy_tokens_and_logits_are_the_same_bits_with_every_drafter(engine: LocalEngine, tiny_model: Path) -> None:
     plain, logits = run(engine, NoDrafter())
-    assert plain.tokens == reference(tiny_model, PROMPT, NEW)
+    assert plain.tokens == generate(tiny_model, [PROMPT], NEW)[0]
     for name, drafter in drafters(PROMPT + plain.tokens, engine.vocab_size).items():
         result, seen = run(engine, drafter)
         assert result.tokens == plain.tokens, name
         for position in range(len(PROMPT), len(PROMPT) + NEW):
             assert torch.equal(seen[position], logits[position]), f"{name}: logits at {position}"
-
-
-_references: dict[tuple[int, ...], list[int]] = {}
-
-
-def reference(folder: Path, prompt: list[int], new: int) -> list[int]:
-    """Greedy tokens of Hugging Face `generate`."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    output = model.generate(
-        torch.tensor([prompt]), max_new_tokens=new, do_sample=False, eos_token_id=None, pad_token_id=0
-    )
-    tokens: list[int] = output[0].tolist()[len(prompt) :]
-    return tokens
 
 
 EVERYTHING = Sampling(
@@ -143,7 +95,7 @@ def test_prompts_of_any_length(engine: LocalEngine, tiny_model: Path, length: in
     prompt = [random.Random(i).randrange(30, 500) for i in range(length)]
     engine.drafter.current = NgramDrafter(4, 1)
     RecordingSampler.seen = {}
-    assert engine.client.generate(prompt, 8).tokens == reference(tiny_model, prompt, 8)
+    assert engine.client.generate(prompt, 8).tokens == generate(tiny_model, [prompt], 8)[0]
 
 
 def test_rejections_anywhere_even_two_in_a_row_leave_nothing_behind(engine: LocalEngine) -> None:

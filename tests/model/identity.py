@@ -1,0 +1,77 @@
+"""What the identity tests share: drafters that are right, wrong or in between, and logits as the sampler saw them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+import workers.host
+from speculation.drafters.base import Drafter
+from speculation.drafters.ngram import NgramDrafter
+from speculation.drafters.none import NoDrafter
+from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
+from workers.messages import Sampling, TokenLogprobs
+from workers.sampler import Sampler
+
+Logits = dict[int, Tensor]
+
+
+class RecordingSampler(Sampler):
+    """Keeps the logits it saw, by position."""
+
+    seen: Logits = {}  # noqa: RUF012 -- replaced by every test that reads it
+
+    def sample(
+        self, logits: Tensor, sampling: Sampling, position: int, prompt: Sequence[int], output: Sequence[int]
+    ) -> tuple[int, TokenLogprobs | None]:
+        self.seen[position] = logits.clone()
+        assert len(prompt) + len(output) == position
+        return super().sample(logits, sampling, position, prompt, output)
+
+
+@contextmanager
+def recorded_logits() -> Iterator[None]:
+    """Engines that start inside record their logits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers.host, "Sampler", RecordingSampler)
+        yield
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As a stage on a CPU runs by default."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def drafters(recorded: Sequence[int], vocab_size: int) -> dict[str, Drafter]:
+    """Every drafter, by name; `recorded` is prompt and output of a plain run."""
+
+    def scripted(wrong: float) -> Drafter:
+        return ScriptedDrafter(Script([Recording(list(recorded), wrong_probability=wrong)]), vocab_size)
+
+    return {
+        "none": NoDrafter(),
+        "ngram": NgramDrafter(4, 1),
+        "right": scripted(0.0),
+        "half right": scripted(0.5),
+        "wrong": scripted(1.0),
+    }
+
+
+def generate(folder: Path, prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:
+    """Greedy tokens of Hugging Face `generate`, in float32."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    outputs = []
+    for prompt in prompts:
+        output = model.generate(
+            torch.tensor([list(prompt)]), max_new_tokens=new, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+        outputs.append(output[0].tolist()[len(prompt) :])
+    return outputs
