@@ -12,7 +12,7 @@ import jinja2.nodes
 import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from server.tokenizer import read_json, token_content
+from workers.end_tokens import read_json, token_content
 from workers.errors import ConfigError
 
 _TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

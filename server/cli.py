@@ -6,10 +6,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
-from server.engine_plan import EngineOptions, choose_drafter_config
-from server.launcher import ServerOptions, serve
+from server.engine_plan import EngineOptions, choose_drafter_config, plan_over_network
+from server.launcher import ServerOptions, prepare_model, read_model, serve
 from workers.errors import ConfigError
 
 app = typer.Typer(
@@ -156,6 +157,37 @@ def serve_command(
         typer.echo(f"echelon: {error}", err=True)
         code = 2
     raise typer.Exit(code)
+
+
+@app.command("plan")
+def plan_command(
+    model: Model = "default",
+    hosts: Annotated[
+        str, typer.Option(help="Where rank 0 and each stage run, in this order, such as engine,stage-0,stage-1")
+    ] = "engine,stage-0,stage-1",
+    split: Annotated[str | None, typer.Option(help="Decoder layers a stage [default: equal bytes a token]")] = None,
+    device: Annotated[str, typer.Option(help="As the stage's own host sees it: cpu, cuda:0, or one a stage")] = "cpu",
+    transport: Annotated[
+        Transport, typer.Option(help="Hidden states between stages; auto is zmq on CPUs, nccl on GPUs")
+    ] = Transport.auto,
+    max_model_len: Annotated[int | None, typer.Option(help="As for serve")] = None,
+    port: Annotated[int, typer.Option(help="First of the TCP ports that the processes listen on")] = 5550,
+) -> None:
+    """Print a configuration for processes that are started one by one, in containers or on several machines."""
+    try:
+        names = tuple(name.strip() for name in hosts.split(","))
+        options = EngineOptions(
+            stages=None if split else len(names) - 1,
+            split=split,
+            device=device,
+            transport=transport.value,
+            max_model_len=max_model_len,
+        )
+        config = plan_over_network(options, read_model(prepare_model(model)), names, port)
+    except ConfigError as error:
+        typer.echo(f"echelon: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(msgspec.json.format(msgspec.json.encode(config)))
 
 
 @app.command("prepare")

@@ -1,7 +1,8 @@
 """From command-line options to the configuration of an engine. Pure: reads nothing, starts nothing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -76,6 +77,18 @@ def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) 
     )
 
 
+def plan_over_network(options: EngineOptions, model: ModelSize, hosts: Sequence[str], port: int) -> EngineConfig:
+    """As `plan_engine`, for processes that are started one by one: rank 0 and then the stages run on `hosts`.
+
+    Devices are named as each stage's own host or container sees them.
+    """
+    endpoints = network_endpoints(hosts, len(choose_split(options, model)), port)
+    if options.transport == "auto":
+        options = replace(options, transport="zmq" if options.device == "cpu" else "nccl")
+    _require(options.transport != "inprocess", "--transport inprocess has no processes to start one by one")
+    return plan_engine(options, model, endpoints)
+
+
 def choose_split(options: EngineOptions, model: ModelSize) -> tuple[int, ...]:
     """Layers a stage: as given, or balanced over as many stages as asked for."""
     if options.split is None:
@@ -141,6 +154,36 @@ def local_endpoints(folder: Path, stages: int, attempt: int) -> Endpoints:
         data=tuple(f"ipc://{folder}/data-{i}-{attempt}" for i in range(stages)),
         rendezvous=f"file://{folder}/rendezvous-{attempt}",
     )
+
+
+def network_endpoints(hosts: Sequence[str], stages: int, port: int) -> Endpoints:
+    """TCP ports from `port` on, all different, so that hosts may coincide.
+
+    Hosts given as IP addresses listen on these alone; names do not tell an interface, so they listen on all of them.
+    """
+    _require(
+        len(hosts) == stages + 1 and all(hosts),
+        f"--hosts needs {stages + 1} names for {stages} stages: that of rank 0, then one a stage",
+    )
+    last = port + 2 + 2 * stages
+    _require(port >= 1 and last <= 65535, f"--port {port}: the ports {port}..{last} must be 1..65535")
+    engine, *stage_hosts = hosts
+    return Endpoints(
+        bus=f"tcp://{engine}:{port}",
+        results=f"tcp://{engine}:{port + 1}",
+        rendezvous=f"tcp://{stage_hosts[0]}:{port + 2}",
+        control=tuple(f"tcp://{engine}:{port + 3 + i}" for i in range(stages)),
+        data=tuple(f"tcp://{host}:{port + 3 + stages + i}" for i, host in enumerate(stage_hosts)),
+        listen=None if all(map(_is_ip_address, hosts)) else "0.0.0.0",
+    )
+
+
+def _is_ip_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _require(condition: bool, message: str) -> None:

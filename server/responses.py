@@ -70,12 +70,45 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
     text_offset: list[int]  # characters, from the start of the choice's text
 
 
-class AnswerMessage(msgspec.Struct, frozen=True):
-    """The assistant's message."""
+class CalledFunction(msgspec.Struct, frozen=True):
+    """Which function a call is for; `arguments` is JSON text as the model wrote it."""
 
-    content: str
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """One tool call."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
+class AnswerMessage(msgspec.Struct, frozen=True):
+    """The assistant's message; `content` is null where there are only tool calls."""
+
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class FunctionDelta(msgspec.Struct, frozen=True):
+    """What a chunk adds to a call; the name comes once, whole."""
+
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """What a chunk adds to the tool call at `index`."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
 
 
 class MessageDelta(msgspec.Struct, frozen=True):
@@ -83,6 +116,8 @@ class MessageDelta(msgspec.Struct, frozen=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):

@@ -2,37 +2,17 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
+from workers.end_tokens import read_end_tokens
 from workers.errors import ConfigError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_MARK = "\u2581"  # stands for a space in SentencePiece vocabularies
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from the model folder, empty if there is no such file; raises `ConfigError`."""
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: must hold a JSON object")
-    return value
-
-
-def token_content(value: object) -> str | None:
-    """The text of a special token as configuration files write it: a string, or an object with `content`."""
-    if isinstance(value, Mapping):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
 
 
 class ModelTokenizer:
@@ -61,16 +41,7 @@ class ModelTokenizer:
         self._control_ids = frozenset(self.control_tokens.values())
         self._data = data
         self._byte_level = "ByteLevel" in json.dumps(data.get("decoder"))
-        self.eos_ids = self._read_eos_ids(folder)
-
-    def _read_eos_ids(self, folder: Path) -> frozenset[int]:
-        ids: set[int] = set()
-        for name in ("generation_config.json", "config.json"):
-            value = read_json(folder / name).get("eos_token_id")
-            ids.update(value if isinstance(value, list) else [] if value is None else [value])
-        content = token_content(read_json(folder / "tokenizer_config.json").get("eos_token"))
-        number = None if content is None else self._full.token_to_id(content)
-        return frozenset(ids if number is None else ids | {number})
+        self.eos_ids = read_end_tokens(folder)
 
     @cached_property
     def _plain(self) -> Tokenizer:

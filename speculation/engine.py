@@ -149,12 +149,23 @@ class Engine:
             raise OutOfStep(f"stage {message.stage} reported ready a second time")
 
     def _on_sample(self, sample: Sample) -> None:
+        if sample.error is not None:
+            self._on_unsampled(sample, sample.error)
+            return
         step = self._schedule.sample(sample)
         self._channels.announce(step.control)
         if step.token is not None:
             self._time_cycle(step)
             self._emit(step, sample.logprobs)
         self._draft()
+
+    def _on_unsampled(self, sample: Sample, error: str) -> None:
+        """The running request cannot go on; the engine can."""
+        if self._running is None or sample.epoch != self._schedule.epoch:
+            return  # it followed a draft that has been rejected
+        self._channels.announce(self._schedule.abort().control)
+        self._channels.answer(self._running.client, Failed(self._running.generate.id, error))
+        self._finish()
 
     def _time_cycle(self, step: Step) -> None:
         now = time.perf_counter_ns()

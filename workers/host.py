@@ -12,6 +12,7 @@ import zmq
 from workers.bus import open_socket
 from workers.config import EngineConfig
 from workers.errors import ConfigError, EchelonError, PeerLost
+from workers.grammar import load_grammars
 from workers.messages import Failure, Ready
 from workers.model_facts import read_facts
 from workers.progress import Progress
@@ -43,9 +44,11 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         edges = make_edges(index, shard)
         tail = None
         if index == config.stages - 1:
-            vocab_size = read_facts(Path(config.model)).vocab_size
+            folder = Path(config.model)
+            vocab_size = read_facts(folder).vocab_size
             sampler = Sampler(vocab_size, shard.device)
-            tail = Tail(shard, sampler, vocab_size, config.drafter.scripted_acceptance)
+            acceptance = config.drafter.scripted_acceptance
+            tail = Tail(shard, sampler, vocab_size, acceptance, load_grammars(folder))
         seconds = time.monotonic() - started
         if channel.orphaned:
             raise PeerLost("rank 0 has gone while this stage was loading")

@@ -25,6 +25,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: int = 0  # end tokens are masked before this many tokens of output
     end_tokens: tuple[int, ...] = ()  # what `min_tokens` masks
     logprobs: int | None = None  # None: none; k: of the token and of the k most likely
+    grammar: str | None = None  # what the output must match, in llguidance's notation; the server has compiled it
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -79,13 +80,14 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
-    """A live frame has left the last stage. `token` is None where the frame wanted no sample."""
+    """A live frame has left the last stage. `token` is None where the frame wanted no sample, or where it failed."""
 
     sequence: Natural
     epoch: Natural
     position: int  # of the frame's last token; the sampled token belongs at position + 1
     token: int | None
     logprobs: TokenLogprobs | None = None
+    error: str | None = None  # why no token could be sampled; ends the request, not the engine
 
 
 class StageTimings(msgspec.Struct):

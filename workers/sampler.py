@@ -33,13 +33,17 @@ class Sampler:
         position: int,
         prompt: Sequence[int],
         output: Sequence[int],
+        allowed: bytes | None = None,
     ) -> tuple[int, TokenLogprobs | None]:
         """The token at absolute `position`, from float32 logits [vocab_size], which are left as they are.
 
         `prompt` and `output` are exactly the tokens before that position. All token ids in `sampling` must be below
-        `vocab_size` (the server has checked). Log-probabilities are those of the logits as they come.
+        `vocab_size` (the server has checked). `allowed` has a bit for each token that a grammar permits here, least
+        significant bit first. Log-probabilities are those of the logits as they come.
         """
         processed = self._reshape(logits, sampling, prompt, output)
+        if allowed is not None:
+            processed = processed.masked_fill(~_unpack(allowed, self._vocab_size, self._device), -torch.inf)
         if sampling.temperature == 0:
             token = int(processed.argmax())
         else:
@@ -73,6 +77,13 @@ class Sampler:
 
     def _floats(self, values: Iterable[float]) -> Tensor:
         return torch.tensor(list(values), dtype=torch.float32, device=self._device)
+
+
+def _unpack(mask: bytes, vocab_size: int, device: torch.device) -> Tensor:
+    """Bits, least significant first, as a bool tensor [vocab_size] on `device`."""
+    packed = torch.frombuffer(bytearray(mask), dtype=torch.uint8).unsqueeze(1)
+    bits = (packed >> torch.arange(8, dtype=torch.uint8)) & 1
+    return bits.flatten()[:vocab_size].bool().to(device)
 
 
 def _scale(logits: Tensor, temperature: float) -> Tensor:

@@ -12,6 +12,7 @@ import msgspec
 from torch import Tensor
 
 from workers.frames import Frame
+from workers.grammar import GrammarFailed, GrammarMatcher, Grammars
 from workers.messages import Open, Sample, Sampling, TokenLogprobs
 
 
@@ -26,7 +27,13 @@ class Sampler(Protocol):
     """What the tail needs of `workers.sampler.Sampler`."""
 
     def sample(
-        self, logits: Tensor, sampling: Sampling, position: int, prompt: list[int], output: list[int]
+        self,
+        logits: Tensor,
+        sampling: Sampling,
+        position: int,
+        prompt: list[int],
+        output: list[int],
+        allowed: bytes | None,
     ) -> tuple[int, TokenLogprobs | None]:
         """The token at `position`, which `prompt` and `output` precede."""
 
@@ -35,6 +42,7 @@ class Sampler(Protocol):
 class _Slot:
     sampling: Sampling
     prompt_tokens: int
+    matcher: GrammarMatcher | None
     prompt: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
 
@@ -43,6 +51,8 @@ class _Slot:
         part, start = self.prompt, position
         if position >= self.prompt_tokens:
             part, start = self.output, position - self.prompt_tokens
+            if self.matcher is not None:
+                self.matcher.write(start, tokens)
         del part[start:]
         part.extend(tokens)
 
@@ -53,8 +63,17 @@ class Tail:
     `acceptance` is for rehearsals: the draft is taken with this probability, whatever the logits say.
     """
 
-    def __init__(self, head: Head, sampler: Sampler, vocab_size: int, acceptance: float | None = None) -> None:
+    def __init__(
+        self,
+        head: Head,
+        sampler: Sampler,
+        vocab_size: int,
+        acceptance: float | None = None,
+        grammars: Grammars | None = None,
+    ) -> None:
+        """Without `grammars`, requests that have one fail."""
         self._head = head
+        self._grammars = grammars
         self._sampler = sampler
         self._vocab_size = vocab_size
         self._acceptance = acceptance
@@ -62,17 +81,35 @@ class Tail:
 
     def open(self, message: Open) -> None:
         """A new request takes a slot over."""
-        self._slots[message.sequence] = _Slot(message.sampling, message.prompt_tokens)
+        sampling = message.sampling
+        matcher = None
+        if sampling.grammar is not None and self._grammars is not None:
+            matcher = GrammarMatcher(self._grammars, sampling.grammar)
+        self._slots[message.sequence] = _Slot(sampling, message.prompt_tokens, matcher)
 
     def finish(self, frame: Frame, hidden: Tensor) -> Sample:
         """Samples the token after a live frame whose hidden states are `hidden` `[T, H]`."""
         slot = self._slots[frame.sequence]
         slot.write(frame.position, frame.tokens)
-        token, logprobs = None, None
+        token, logprobs, error = None, None, None
         if frame.wants_sample:
             logits = self._head.logits(hidden)
-            token, logprobs = self._sampler.sample(logits, slot.sampling, frame.end, slot.prompt, slot.output)
-        return Sample(frame.sequence, frame.epoch, frame.end - 1, token, logprobs)
+            try:
+                token, logprobs = self._sampler.sample(
+                    logits, slot.sampling, frame.end, slot.prompt, slot.output, self._allowed(slot)
+                )
+            except GrammarFailed as failure:
+                error = str(failure)
+        return Sample(frame.sequence, frame.epoch, frame.end - 1, token, logprobs, error)
+
+    @staticmethod
+    def _allowed(slot: _Slot) -> bytes | None:
+        """The tokens that the grammar permits next; None for all of them. Raises `GrammarFailed`."""
+        if slot.matcher is not None:
+            return slot.matcher.allowed()
+        if slot.sampling.grammar is not None:
+            raise GrammarFailed("this engine has no grammars: the model folder holds no tokenizer.json")
+        return None
 
     def rehearse(self, sample: Sample, draft: int | None) -> Sample:
         """In a rehearsal, replaces the sample so that `draft` is accepted with the given probability."""

@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.answer import answer
+from server.chat_format import ChatFormat
 from server.errors import bad_request
-from server.formats import ChatFormat, Envelope
+from server.formats import Envelope
 from server.plan import plan_chat
 from server.protocol import ChatCompletionRequest, ChatMessage
 from server.routes.seeds import draw_seed

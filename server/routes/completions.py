@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.answer import answer
-from server.formats import CompletionFormat, Envelope
+from server.completion_format import CompletionFormat
+from server.formats import Envelope
 from server.plan import plan_completion
 from server.protocol import CompletionRequest
 from server.routes.seeds import draw_seed

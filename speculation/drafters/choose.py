@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from speculation.drafters.base import Drafter
+from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import MadeUpDrafter, ScriptedDrafter, load_script
 from workers.config import DrafterConfig
 from workers.errors import ConfigError
+from workers.grammar import load_grammars
 
 
 def choose_drafter(config: DrafterConfig, vocab_size: int) -> Drafter:
@@ -23,3 +25,14 @@ def choose_drafter(config: DrafterConfig, vocab_size: int) -> Drafter:
     if config.script is not None and config.scripted_acceptance is None:
         return ScriptedDrafter(load_script(Path(config.script)), vocab_size)
     raise ConfigError("--drafter scripted needs either --script FILE or --scripted-acceptance P, not both")
+
+
+def with_forced_tokens(drafter: Drafter, config: DrafterConfig, model: Path) -> Drafter:
+    """`drafter` as it serves requests with a grammar: `none` stays silent and `scripted` keeps to its script.
+
+    Raises `ConfigError` for a broken tokenizer.json in the `model` folder.
+    """
+    if config.name in ("none", "scripted"):
+        return drafter
+    grammars = load_grammars(model)
+    return drafter if grammars is None else ForcedDrafter(drafter, grammars)

@@ -26,11 +26,17 @@ class RecordingSampler(Sampler):
     seen: Logits = {}  # noqa: RUF012 -- replaced by every test that reads it
 
     def sample(
-        self, logits: Tensor, sampling: Sampling, position: int, prompt: Sequence[int], output: Sequence[int]
+        self,
+        logits: Tensor,
+        sampling: Sampling,
+        position: int,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        allowed: bytes | None = None,
     ) -> tuple[int, TokenLogprobs | None]:
         self.seen[position] = logits.clone()
         assert len(prompt) + len(output) == position
-        return super().sample(logits, sampling, position, prompt, output)
+        return super().sample(logits, sampling, position, prompt, output, allowed)
 
 
 @contextmanager

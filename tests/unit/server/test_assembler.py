@@ -79,7 +79,7 @@ def test_nothing_follows_a_stop_string() -> None:
     assembler = Assembler(0, decode, ["quick"])
     assembler.push(encode("the quick"), [], None)
     count = assembler.count
-    assert assembler.push(encode(" brown"), [], "length") == Delta(0, "", [], None)
+    assert assembler.push(encode(" brown"), [], "length") == Delta(0, [], [], None)
     assert assembler.count == count
 
 

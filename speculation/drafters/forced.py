@@ -1,0 +1,57 @@
+"""Drafts what a grammar leaves no choice about, and asks another drafter for the rest."""
+
+from collections.abc import Sequence
+
+from speculation.drafters.base import Drafter
+from workers.grammar import GrammarFailed, GrammarMatcher, Grammars, only_choice, permits
+from workers.messages import Sampling
+
+
+class ForcedDrafter:
+    """Wraps a drafter. Without a grammar it is that drafter.
+
+    With one, the only legal token is the draft, and a guess that is not legal is no draft: it would be rejected for
+    certain.
+    """
+
+    def __init__(self, inner: Drafter, grammars: Grammars) -> None:
+        self._inner = inner
+        self._grammars = grammars
+        self._matcher: GrammarMatcher | None = None
+        self._prompt_tokens = 0
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
+        """Compiles the grammar, if there is one."""
+        self._inner.begin(prompt, sampling)
+        self._matcher = None if sampling.grammar is None else GrammarMatcher(self._grammars, sampling.grammar)
+        self._prompt_tokens = len(prompt)
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        """Follows the newest verified token, which may differ from what was drafted in its place."""
+        self._inner.verified(tokens, count)
+        if self._matcher is not None:
+            place = count - self._prompt_tokens - 1
+            if self._matcher.token(place) != tokens[count - 1]:
+                self._matcher.write(place, [tokens[count - 1]])
+
+    def draft(self, tokens: Sequence[int]) -> int | None:
+        """The only legal token, else the other drafter's guess if it is legal."""
+        allowed = self._allowed(tokens)
+        if allowed is None:
+            return self._inner.draft(tokens)
+        forced = only_choice(allowed)
+        if forced is not None:
+            return forced
+        guess = self._inner.draft(tokens)
+        return guess if guess is not None and permits(allowed, guess) else None
+
+    def _allowed(self, tokens: Sequence[int]) -> bytes | None:
+        if self._matcher is None:
+            return None
+        known = self._prompt_tokens + len(self._matcher)
+        if known < len(tokens):
+            self._matcher.write(len(self._matcher), tokens[known:])
+        try:
+            return self._matcher.allowed()
+        except GrammarFailed:
+            return None  # the last stage says so, if its own matcher fails too

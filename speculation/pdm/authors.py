@@ -1,0 +1,104 @@
+"""The authors' checkpoint file, format v11: one `torch.save` of `state_dict` and `config`."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from speculation.features import auto_anchors, check_fixed_stages
+from speculation.pdm.checkpoint import fill_module
+from speculation.pdm.config import ModuleConfig
+from speculation.pdm.module import DraftModule
+from speculation.pdm.target import read_target_config, read_tensor
+from speculation.pdm.vocabulary import draft_ids
+from workers.errors import ConfigError
+from workers.model_bytes import FINAL_NORM
+
+_VERSION = 11
+
+
+class _Config(msgspec.Struct):
+    """The entries of the file's `config` that decide what the module is; the rest is provenance."""
+
+    hidden_size: int
+    vocab_size: int
+    num_stages: int
+    num_spec_layers: int
+    version: int = 0
+    draft_vocab_size: int | None = None
+    draft_token_ids: list[int] | None = None
+    aggr_feature_bound: list[int] | None = None
+
+
+class _File(msgspec.Struct):
+    state_dict: dict[str, Any]
+    config: dict[str, Any]
+
+
+def read_authors(path: Path, target: Path, target_name: str) -> DraftModule:
+    """Loads a v11 file for the target in the model folder `target`; the module is float32 on the CPU.
+
+    The file names no target reliably, so dimensions alone are compared. Raises `ConfigError` where they differ, for
+    another version, and for a target whose layers are not supported.
+    """
+    try:
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+        file = msgspec.convert(loaded, _File)
+        config = msgspec.convert(file.config, _Config)
+    except (OSError, pickle.UnpicklingError, RuntimeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{path}: not a draft module file of the authors' format: {error}") from error
+    if config.version not in (0, _VERSION):
+        raise ConfigError(f"{path}: format version {config.version}; only {_VERSION} can be read")
+    target_config = read_target_config(target)
+    layers = target_config.num_hidden_layers
+    if (config.hidden_size, config.vocab_size) != (target_config.hidden_size, target_config.vocab_size):
+        raise ConfigError(
+            f"{path}: made for hidden size {config.hidden_size} and vocabulary {config.vocab_size}, but "
+            f"{target_name!r} has {target_config.hidden_size} and {target_config.vocab_size}"
+        )
+    anchors = tuple(config.aggr_feature_bound or auto_anchors(layers, config.num_stages))
+    check_fixed_stages(anchors, config.num_stages)
+    ids = config.draft_token_ids
+    module_config = ModuleConfig(
+        target=target_name,
+        target_layers=layers,
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        anchors=anchors,
+        layers=config.num_spec_layers,
+        layer_type="qwen3",
+        draft_token_ids=None if ids is None else draft_ids(ids, config.vocab_size),
+        stages=(config.num_stages,),
+    )
+    module = DraftModule(module_config, target_config, read_tensor(target, FINAL_NORM).float())
+    fill_module(module, file.state_dict, str(path))
+    return module
+
+
+def write_authors(module: DraftModule, path: Path, stages: int, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Writes a v11 file for a pipeline of `stages` stages.
+
+    Raises `ConfigError` where that format cannot express the module: another layer type, or more anchors than depths.
+    """
+    config = module.config
+    if config.layer_type != "qwen3":
+        raise ConfigError("the authors' format holds qwen3 layers only; train with --layer-type qwen3 to write it")
+    check_fixed_stages(config.anchors, stages)
+    content: dict[str, Any] = {
+        "version": _VERSION,
+        "hidden_size": config.hidden_size,
+        "vocab_size": config.vocab_size,
+        "draft_vocab_size": config.draft_vocab_size,
+        "num_stages": stages,
+        "num_spec_layers": config.layers,
+        "num_aggr_types": len(config.anchors),
+        "aggr_feature_bound": list(config.anchors),
+        "trained_with_use_deepest": True,
+        "base_model_path": config.target,
+    }
+    if config.draft_token_ids is not None:
+        content["draft_token_ids"] = list(config.draft_token_ids)
+    weights = {name: tensor.detach().to("cpu", dtype) for name, tensor in module.state_dict().items()}
+    torch.save({"state_dict": weights, "config": content}, path)

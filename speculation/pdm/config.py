@@ -1,0 +1,62 @@
+"""What a draft module is: the part of its checkpoint that is not weights."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from speculation.features import check_anchors
+from workers.errors import ConfigError
+
+LayerType = Literal["target", "qwen3"]
+HeadType = Literal["own", "target"]
+
+
+class ModuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Shape of a draft module and the target that it was trained for.
+
+    `layer_type` is "target" for the target's own decoder layer, or "qwen3" for the layer of the authors' checkpoints,
+    which normalises queries and keys whatever the target does. `head` is "own" for a trained draft head, or "target"
+    for the target's frozen rows, which the checkpoint does not repeat.
+    """
+
+    target: str  # name of the target model
+    target_layers: int
+    hidden_size: int
+    vocab_size: int
+    anchors: tuple[int, ...]  # hidden-state indices, the first is the embedding
+    layers: int
+    layer_type: LayerType = "target"
+    head: HeadType = "own"
+    draft_token_ids: tuple[int, ...] | None = None  # ascending target ids; None is the whole vocabulary
+    stages: tuple[int, ...] = ()  # numbers of stages that it was trained for
+    format: Literal[1] = 1
+
+    def __post_init__(self) -> None:
+        check_anchors(self.anchors, self.target_layers)
+        if self.layers < 1:
+            raise ConfigError(f"a draft module with {self.layers} layers: it needs at least 1")
+
+    @property
+    def draft_vocab_size(self) -> int:
+        """Rows of the draft head."""
+        return self.vocab_size if self.draft_token_ids is None else len(self.draft_token_ids)
+
+
+def check_target(config: ModuleConfig, name: str, target_config: Any) -> None:
+    """Raises `ConfigError`, with both names, unless the module belongs to the target called `name`.
+
+    `target_config` is the target's Hugging Face text configuration.
+    """
+    found = {
+        "layers": (config.target_layers, target_config.num_hidden_layers),
+        "hidden size": (config.hidden_size, target_config.hidden_size),
+        "vocabulary": (config.vocab_size, target_config.vocab_size),
+    }
+    wrong = [f"{what} {module} against {target}" for what, (module, target) in found.items() if module != target]
+    if config.target == name and not wrong:
+        return
+    reason = f" ({', '.join(wrong)})" if wrong else ""
+    raise ConfigError(
+        f"the draft module was trained for {config.target!r}, not for {name!r}{reason}; "
+        f"choose a module of {name!r}, or another drafter"
+    )

@@ -1,0 +1,72 @@
+"""Drafting for one sequence: prompt rows chunk by chunk, then a few rows for each draft."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from speculation.features import DraftPlan, FeatureMap, plan_draft
+from speculation.pdm.attention import CachedRows
+from speculation.pdm.module import DraftModule
+from workers.errors import ConfigError
+
+
+class DraftRuntime:
+    """Holds the persistent rows of one sequence and computes drafts from the anchors that the caller brings.
+
+    A new request starts with `reset`, a rejection is a later `plan` with a newer origin: nothing is undone.
+    """
+
+    def __init__(self, module: DraftModule, split: tuple[int, ...], capacity: int) -> None:
+        """`capacity` is the largest number of tokens in a sequence, the drafted one included.
+
+        Raises `ConfigError` where `split` does not fit the module's target.
+        """
+        if sum(split) != module.config.target_layers:
+            raise ConfigError(
+                f"split {list(split)}: the draft module's target has {module.config.target_layers} layers"
+            )
+        self.features = FeatureMap(module.config.anchors, split)
+        self.cached = 0
+        self._origin: int | None = None
+        self._module = module
+        self._kinds = self.features.kinds()
+        self._cache = module.new_cache(capacity)
+
+    def reset(self) -> None:
+        """Forgets the sequence."""
+        self.cached = 0
+        self._origin = None
+
+    @torch.inference_mode()
+    def extend(self, anchors: Tensor) -> None:
+        """Adds finished tokens, such as a prompt chunk, after the cached ones. `anchors` is `[tokens, anchors, H]`."""
+        rows = self._module.features(self._kinds[-1], anchors)
+        self._run(self.cached, rows)
+        self.cached += len(rows)
+
+    def plan(self, origin: int, newest: int) -> DraftPlan:
+        """The rows whose anchors `draft` needs for the token after position `newest`; see `plan_draft`.
+
+        A row of depth d needs the anchors up to type `features.kind(d)` of its token, and no others.
+        """
+        if origin != self._origin:
+            # With more credits than stages, rows of a dead epoch may have become final before it died.
+            self.cached = min(self.cached, origin)
+            self._origin = origin
+        return plan_draft(self.features.stages, origin, newest, self.cached)
+
+    @torch.inference_mode()
+    def draft(self, plan: DraftPlan, anchors: Tensor) -> Tensor:
+        """Draft logits, float32 `[draft vocabulary]`, for the token after the plan's newest.
+
+        `anchors` is `[rows of the plan, anchors, H]`; what a row does not own is never read.
+        """
+        kinds: Sequence[int] = [self._kinds[row.depth] for row in plan.rows]
+        rows = self._run(plan.rows[0].position, self._module.mixed_features(kinds, anchors))
+        self.cached = plan.rows[0].position + plan.persistent
+        return self._module.logits(rows[-1:])[0]
+
+    def _run(self, start: int, rows: Tensor) -> Tensor:
+        positions = torch.arange(start, start + len(rows), device=rows.device)
+        return self._module.tower(rows, positions, CachedRows(self._cache, start, len(rows)))

@@ -1,0 +1,1 @@
+"""Training of draft modules: on-policy text, the loss, the loop, and their command lines."""

@@ -1,0 +1,201 @@
+"""`python -m speculation.training.distill MODEL --out DIR`: the target's own answers, to train a draft module on."""
+
+import argparse
+import os
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from tqdm import tqdm
+from transformers import AutoTokenizer
+
+from speculation.training.data import Record
+from speculation.training.prompts import pre_query, read_prompts, usable_instruction
+from speculation.training.teacher import load_target
+from workers.errors import ConfigError
+
+_TRIES = 20  # batches of made-up instructions without a usable one before giving up
+
+
+class Writer:
+    """Generates with the target. Each batch has its own random seed, so that a resumed run repeats it."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, batch: int, max_tokens: int, top_k: int, seed: int) -> None:
+        """`model` is the target, `tokenizer` its own; `top_k` limits sampling (0: no limit)."""
+        self._model = model
+        self._tokenizer = tokenizer
+        self._batch = batch
+        self._max_tokens = max_tokens
+        self._top_k = top_k
+        self._seed = seed
+        tokenizer.padding_side = "left"
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token_id = tokenizer.eos_token_id
+        ends = model.generation_config.eos_token_id
+        known = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+        self._ends = {*known, tokenizer.eos_token_id}
+
+    def answers(self, prompts: Sequence[str], temperature: float, label: str) -> list[list[int]]:
+        """Answer token ids, the end token included where there is one."""
+        texts = [
+            self._tokenizer.apply_chat_template(
+                [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+            )
+            for prompt in prompts
+        ]
+        return self._generate(texts, temperature, self._max_tokens, label)
+
+    def instructions(self, label: str) -> list[str]:
+        """A batch of instructions that the model makes up; some or all may be unusable and are left out."""
+        texts = [pre_query(self._tokenizer)] * self._batch
+        written = self._generate(texts, 1.0, 200, label)
+        # One that was cut off in the middle is no instruction.
+        finished = [ids[:-1] for ids in written if ids and ids[-1] in self._ends]
+        decoded = [usable_instruction(self._tokenizer.decode(ids, skip_special_tokens=True)) for ids in finished]
+        return [instruction for instruction in decoded if instruction is not None]
+
+    @torch.inference_mode()
+    def _generate(self, texts: Sequence[str], temperature: float, max_tokens: int, label: str) -> list[list[int]]:
+        torch.manual_seed(random.Random(f"{self._seed} {label}").getrandbits(63))
+        inputs = self._tokenizer(list(texts), return_tensors="pt", padding=True, add_special_tokens=False)
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": self._top_k, "top_p": 1.0}
+        output = self._model.generate(
+            **inputs.to(self._model.device),
+            max_new_tokens=max_tokens,
+            eos_token_id=sorted(self._ends),
+            pad_token_id=self._tokenizer.pad_token_id,
+            **(sampling if temperature > 0 else {"do_sample": False}),
+        )
+        rows: list[list[int]] = output[:, inputs["input_ids"].shape[1] :].tolist()
+        return [_until_end(row, self._ends) for row in rows]
+
+
+def _until_end(ids: Sequence[int], ends: set[int]) -> list[int]:
+    length = next((index + 1 for index, token in enumerate(ids) if token in ends), len(ids))
+    return list(ids[:length])
+
+
+def made_up(writer: Writer, first_batch: int) -> Iterator[list[str]]:
+    """Endless batches of made-up instructions; batch i is the same in every run. Raises `ConfigError` in the end."""
+    empty, number = 0, first_batch
+    while empty < _TRIES:
+        found = writer.instructions(f"instructions {number}")
+        empty = 0 if found else empty + 1
+        number += 1
+        yield found
+    raise ConfigError("the model writes no usable instructions after its chat template; give prompts with --prompts")
+
+
+def batches_of_prompts(options: argparse.Namespace, writer: Writer, first: int) -> Iterator[tuple[str, list[str]]]:
+    """(source, prompts) from batch `first` on."""
+    if options.prompts is None:
+        yield from (("magpie", batch) for batch in made_up(writer, first))
+        return
+    prompts = read_prompts(options.prompts)
+    for start in range(first * options.batch, len(prompts), options.batch):
+        yield options.prompts.stem, prompts[start : start + options.batch]
+
+
+class _State(msgspec.Struct):
+    """How far a run got: batches written and the size of the output after them."""
+
+    settings: dict[str, Any]
+    batches: int = 0
+    bytes: int = 0
+    records: int = 0
+
+
+def distill(options: argparse.Namespace) -> None:
+    """Runs the command line; goes on where an earlier run was interrupted."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    out, state_file = options.out / f"{options.output_name}.jsonl", options.out / f"{options.output_name}.state.json"
+    state = _State(
+        {
+            "prompts": options.prompts.name if options.prompts else None,
+            "temperatures": options.temperature,
+            "batch": options.batch,
+            "max_tokens": options.max_tokens,
+            "top_k": options.top_k,
+            "seed": options.seed,
+        }
+    )
+    if state_file.exists():
+        earlier = msgspec.json.decode(state_file.read_bytes(), type=_State)
+        if earlier.settings != state.settings:
+            raise ConfigError(f"{state_file}: was made with other settings {earlier.settings}; choose another --out")
+        state = earlier
+    tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
+    model = load_target(options.model, getattr(torch, options.dtype), options.device)
+    writer = Writer(
+        model,
+        tokenizer,
+        batch=options.batch,
+        max_tokens=options.max_tokens,
+        top_k=options.top_k,
+        seed=options.seed,
+    )
+    with out.open("ab") as file, tqdm(total=options.count, initial=state.records, unit="answer") as bar:
+        # Whatever a killed run wrote after its last complete batch is written again.
+        file.truncate(state.bytes)
+        for source, prompts in batches_of_prompts(options, writer, state.batches):
+            for temperature in options.temperature:
+                answers = writer.answers(prompts, temperature, f"answers {state.batches}") if prompts else []
+                for prompt, ids in zip(prompts, answers, strict=True):
+                    text = str(tokenizer.decode(ids, skip_special_tokens=True))
+                    file.write(msgspec.json.encode(Record(prompt, text, ids, temperature, source)) + b"\n")
+                state.records += len(answers)
+                bar.update(len(answers))
+            file.flush()
+            state.batches += 1
+            state.bytes = file.tell()
+            _replace(state_file, msgspec.json.encode(state))
+            if state.records >= options.count:
+                break
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m speculation.training.distill",
+        description="Writes a model's own answers, to prompts from a file or to instructions that it makes up itself. "
+        "Run it again to go on after an interruption.",
+    )
+    add = parser.add_argument
+    add("model", type=Path, help="prepared model folder of the target")
+    add("--out", type=Path, required=True, help="folder of the data")
+    add("--output-name", default="answers", help="name of the .jsonl file in it")
+    add("--prompts", type=Path, help=".jsonl file with a field prompt, or a text file with one prompt a line")
+    add("--count", type=int, default=1000, help="answers to write")
+    add("--temperature", type=float, nargs="+", default=[0.0, 1.0], help="each prompt is answered once at each")
+    add("--batch", type=int, default=16, help="prompts at a time")
+    add("--max-tokens", type=int, default=320, help="of an answer")
+    add("--top-k", type=int, default=0, help="sample from this many tokens; 0: from all")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32")
+    add("--device", default="cpu")
+    add("--seed", type=int, default=0)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0, or 1 for bad input."""
+    options = build_parser().parse_args(arguments)
+    try:
+        distill(options)
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

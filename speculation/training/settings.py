@@ -1,0 +1,66 @@
+"""Everything that decides the result of a training run. It is kept with the run, and resuming compares it."""
+
+import math
+from typing import Literal
+
+import msgspec
+
+from speculation.features import MaskRule
+from speculation.pdm.config import HeadType, LayerType
+from workers.errors import ConfigError
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of `python -m speculation.training.train`."""
+
+    target_name: str
+    anchors: tuple[int, ...]
+    layers: int = 2
+    layer_type: LayerType = "target"
+    head: HeadType = "own"  # trained, or the target's frozen rows
+    init_layers: tuple[int, ...] = ()  # target layers that the tower starts from; none: random
+    init_projections: Literal["fit", "identity", "normal"] = "fit"
+    draft_vocab: int = 0  # 0: the target's whole vocabulary
+    stages: tuple[int, ...] = ()  # numbers of stages drawn from, each with the balanced split or a random one
+    splits: tuple[tuple[int, ...], ...] = ()  # or these splits and no others
+    uneven: float = 0.5  # share of random splits, with `stages`
+    acceptance: float = 0.6  # decides how often each fill is drawn
+    mask: MaskRule = MaskRule.CORRECTED
+    positions: float = 1.0  # share of answer positions that count in a step
+    max_length: int = 1024  # tokens; longer examples are cut
+    batch_tokens: int = 4096  # in a step, prompt included
+    steps: int = 1000
+    learning_rate: float = 1e-3
+    head_learning_rate: float = 1e-3
+    schedule: Literal["cosine", "linear"] = "cosine"
+    warmup: int = 50  # steps
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0  # gradient norm
+    autocast: bool = False  # bfloat16 products; master weights stay float32
+    held_out: float = 0.03  # share of prompts
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if bool(self.stages) == bool(self.splits):
+            raise ConfigError("give either --stages or --split: one of them, and not both")
+        if self.stages and min(self.stages) < 2:
+            raise ConfigError(f"--stages {min(self.stages)}: a draft module needs at least 2 stages")
+        if any(len(split) < 2 for split in self.splits):
+            raise ConfigError("--split: a draft module needs at least 2 stages")
+        if self.init_layers and len(self.init_layers) != self.layers:
+            raise ConfigError(f"--init-layers names {len(self.init_layers)} layers, but --layers is {self.layers}")
+        if self.init_layers and self.layer_type != "target":
+            raise ConfigError("--init-layers needs --layer-type target: the target has no weights for another layer")
+        if not 0 < self.positions <= 1 or not 0 <= self.acceptance <= 1 or not 0 <= self.held_out < 1:
+            raise ConfigError("--positions, --acceptance and --held-out are shares between 0 and 1")
+        if self.steps < 1 or self.batch_tokens < 1:
+            raise ConfigError("--steps and --batch-tokens must be at least 1")
+
+
+def rate_factor(settings: Settings, step: int) -> float:
+    """Learning rate of `step` (from 0) as a share of the peak: linear warm-up, then down to 0 at the last step."""
+    if step < settings.warmup:
+        return (step + 1) / settings.warmup
+    done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+    return 0.5 * (1 + math.cos(math.pi * done)) if settings.schedule == "cosine" else 1 - done

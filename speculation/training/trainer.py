@@ -1,0 +1,213 @@
+"""The training loop: every step is a function of the settings, the data and the step number."""
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from speculation.pdm.checkpoint import save_module
+from speculation.pdm.module import DraftModule
+from speculation.training.batches import batches
+from speculation.training.data import Example
+from speculation.training.draws import SplitDraw, draw_chains
+from speculation.training.layout import PackedRows
+from speculation.training.loss import DraftLoss, Score
+from speculation.training.parallel import World
+from speculation.training.settings import Settings, rate_factor
+from speculation.training.teacher import Teacher
+from speculation.training.validation import validate
+from workers.errors import ConfigError
+
+CHECKPOINT = "checkpoint.pt"
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often things happen that do not change the result; in steps."""
+
+    save: int = 100
+    validate: int = 200
+    log: int = 10
+    validation_examples: int = 48
+
+
+class Trainer:
+    """Trains one module into one folder: `checkpoint.pt`, `curve.jsonl`, and the module itself."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        module: DraftModule,
+        teacher: Teacher,
+        head: Tensor,
+        examples: Sequence[Example],
+        splits: SplitDraw,
+        out: Path,
+        *,
+        cadence: Cadence,
+        world: World,
+    ) -> None:
+        """`head` is the target's LM head `[V, H]`; `examples` are numbered as `teacher` numbers them."""
+        self._settings = settings
+        self._module = module
+        self._teacher = teacher
+        self._examples = examples
+        self._splits = splits
+        self._out = out
+        self._cadence = cadence
+        self._world = world
+        self._device = module.lm_head.weight.device
+        self._loss = DraftLoss(head, module)
+        self._train = [index for index, example in enumerate(examples) if not example.held_out]
+        held_out = [index for index, example in enumerate(examples) if example.held_out]
+        stride = max(1, len(held_out) // cadence.validation_examples)
+        self._held_out = held_out[::stride][: cadence.validation_examples]
+        self._optimizer = _optimizer(settings, module)
+        self.step = 0
+
+    def resume(self) -> None:
+        """Goes on from the folder's checkpoint, if there is one; raises `ConfigError` where its settings differ."""
+        path = self._out / CHECKPOINT
+        if not path.exists():
+            return
+        content: dict[str, Any] = torch.load(path, map_location=self._device, weights_only=True)
+        if content["settings"] != msgspec.to_builtins(self._settings):
+            changed = sorted(
+                name
+                for name, value in msgspec.to_builtins(self._settings).items()
+                if content["settings"].get(name) != value
+            )
+            raise ConfigError(f"{path}: was trained with other settings ({', '.join(changed)}); choose another --out")
+        self._module.load_state_dict(content["module"])
+        self._optimizer.load_state_dict(content["optimizer"])
+        self.step = content["step"]
+        self._drop_curve_after(self.step)
+
+    def fit(self, should_stop: Callable[[], bool]) -> bool:
+        """Trains up to the last step, or until `should_stop`; saves at the end. Returns whether it is complete."""
+        settings, world = self._settings, self._world
+        order = self._batches()
+        recent = Score()
+        tokens = 0
+        last_loss = ""
+        with tqdm(total=settings.steps, initial=self.step, unit="step", disable=world.rank > 0) as bar:
+            while self.step < settings.steps and not world.any(should_stop(), self._device):
+                batch = next(order)
+                recent.add(self._train_step(batch))
+                tokens += sum(len(self._examples[index]) for index in batch) * world.size
+                self.step += 1
+                if self.step % self._cadence.log == 0:
+                    last_loss = f"{recent.means()['loss']:.3f}"
+                    self._record({"step": self.step, "train": recent.means()})
+                    recent = Score()
+                if self.step % self._cadence.validate == 0 or self.step == settings.steps:
+                    tqdm.write(self._validate())
+                if self.step % self._cadence.save == 0:
+                    self._save()
+                bar.update()
+                elapsed = bar.format_dict["elapsed"]
+                bar.set_postfix_str(f"loss {last_loss}, {tokens / max(elapsed, 1e-9):.0f} tok/s")
+        self._save()
+        return self.step == settings.steps
+
+    def _batches(self) -> Iterator[list[int]]:
+        lengths = [len(self._examples[index]) for index in self._train]
+        order = batches(lengths, self._settings.batch_tokens, self._settings.seed)
+        mine = islice(order, self.step * self._world.size + self._world.rank, None, self._world.size)
+        return ([self._train[index] for index in batch] for batch in mine)
+
+    def _train_step(self, batch: Sequence[int]) -> Score:
+        settings = self._settings
+        rng = random.Random(f"step {settings.seed} {self.step} {self._world.rank}")
+        chains = [
+            draw_chains(
+                rng,
+                self._splits.draw(rng),
+                self._examples[index].newest,
+                share=settings.positions,
+                acceptance=settings.acceptance,
+                rule=settings.mask,
+            )
+            for index in batch
+        ]
+        used = [(index, drawn) for index, drawn in zip(batch, chains, strict=True) if drawn]
+        score = Score()
+        if used:
+            indices = [index for index, _ in used]
+            offsets = [0, *accumulate(len(self._examples[index]) for index in indices)][:-1]
+            targets = self._teacher.targets(indices)
+            packed = PackedRows([drawn for _, drawn in used], offsets, self._device)
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=settings.autocast):
+                hidden = packed.forward(self._module, targets.anchors)
+                score = self._loss.backward(self._module, hidden, targets, packed.newest)
+        parameters = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
+        self._world.average_gradients(parameters)
+        torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
+        factor = rate_factor(settings, self.step)
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return score
+
+    def _validate(self) -> str:
+        scores = validate(
+            self._module,
+            self._loss,
+            self._teacher,
+            self._examples,
+            self._held_out,
+            self._splits.usual,
+            autocast=self._settings.autocast,
+        )
+        self._record({"step": self.step, "validation": scores})
+        summary = ", ".join(f"{name} {values['agreement']:.3f}" for name, values in scores.items())
+        return f"step {self.step}: agreement {summary}"
+
+    def _record(self, entry: dict[str, Any]) -> None:
+        if self._world.rank == 0:
+            with (self._out / "curve.jsonl").open("ab") as curve:
+                curve.write(msgspec.json.encode(entry) + b"\n")
+
+    def _drop_curve_after(self, step: int) -> None:
+        path = self._out / "curve.jsonl"
+        if self._world.rank == 0 and path.exists():
+            lines = path.read_bytes().splitlines(keepends=True)
+            path.write_bytes(b"".join(line for line in lines if msgspec.json.decode(line)["step"] <= step))
+
+    def _save(self) -> None:
+        if self._world.rank > 0:
+            return
+        save_module(self._module, self._out)
+        temporary = self._out / f"{CHECKPOINT}.new"
+        content = {
+            "settings": msgspec.to_builtins(self._settings),
+            "module": self._module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "step": self.step,
+        }
+        torch.save(content, temporary)
+        os.replace(temporary, self._out / CHECKPOINT)
+
+
+def _optimizer(settings: Settings, module: DraftModule) -> torch.optim.Optimizer:
+    head = [parameter for parameter in module.lm_head.parameters() if parameter.requires_grad]
+    others = [parameter for name, parameter in module.named_parameters() if not name.startswith("lm_head.")]
+    groups = [
+        {"params": others, "lr": 0.0, "peak": settings.learning_rate},
+        {"params": head, "lr": 0.0, "peak": settings.head_learning_rate},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        betas=settings.betas,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )

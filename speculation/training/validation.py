@@ -1,0 +1,50 @@
+"""Agreement with the target on held-out answers, for each split and fill."""
+
+from collections.abc import Sequence
+
+import torch
+
+from speculation.features import FeatureMap
+from speculation.pdm.module import DraftModule
+from speculation.training.data import Example
+from speculation.training.draws import build_chain
+from speculation.training.layout import PackedRows
+from speculation.training.loss import DraftLoss, Score
+from speculation.training.teacher import Teacher
+
+
+def validate(
+    module: DraftModule,
+    loss: DraftLoss,
+    teacher: Teacher,
+    examples: Sequence[Example],
+    indices: Sequence[int],
+    splits: Sequence[FeatureMap],
+    *,
+    autocast: bool,
+) -> dict[str, dict[str, float]]:
+    """Mean scores by "n<stages> k<fill> T<temperature>", for a full pipeline and for one token in flight.
+
+    Only positions count at which that many tokens can be in flight. `indices` are the examples to use.
+    """
+    device = module.lm_head.weight.device
+    totals: dict[str, Score] = {}
+    for index in indices:
+        example = examples[index]
+        names, chains = [], []
+        for features in splits:
+            for fill in sorted({1, features.stages}):
+                newest = example.newest[fill - 1 :]
+                names += [f"n{features.stages} k{fill} T{example.temperature:g}"] * len(newest)
+                chains += [build_chain(features, position, fill) for position in newest]
+        if not chains:
+            continue
+        targets = teacher.targets([index])
+        packed = PackedRows([chains], [0], device)
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=autocast):
+            hidden = packed.forward(module, targets.anchors)
+            for name in dict.fromkeys(names):
+                rows = torch.tensor([row for row, other in enumerate(names) if other == name], device=device)
+                score = loss.score(module, hidden[rows], targets, packed.newest[rows])
+                totals.setdefault(name, Score()).add(score)
+    return {name: score.means() for name, score in sorted(totals.items())}

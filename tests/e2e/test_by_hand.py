@@ -1,0 +1,189 @@
+"""The processes of deploy/compose.yaml started one by one, by a supervisor that restarts each of them by itself."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import httpx
+import msgspec
+import pytest
+
+from server.engine_plan import EngineOptions, plan_over_network
+from server.launcher import prepare_model, read_model
+from server.settings import ServerSettings, load_settings, save_settings
+from tests.e2e.serving import free_port, wait_until
+from workers.config import EngineConfig, load_config, save_config
+
+pytestmark = pytest.mark.timeout(240)
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+STALL = 4.0  # seconds
+BACK = 90.0  # seconds in which a group has to answer again: a few rounds of starting on a busy machine
+PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
+
+
+@dataclass
+class Service:
+    """One process that is started again whenever it ends, as `restart: unless-stopped` does."""
+
+    arguments: tuple[str, ...]
+    log: Path
+    process: "subprocess.Popen[bytes]" = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self._start()
+        self._thread = threading.Thread(target=self._supervise, daemon=True)
+        self._thread.start()
+
+    def kill(self) -> None:
+        """Kills the process that runs now."""
+        with self._lock:
+            self.process.kill()
+
+    def stop(self) -> None:
+        """Ends it for good."""
+        with self._lock:
+            self._stopped = True
+            self.process.kill()
+        self._thread.join(10)
+
+    def _start(self) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *self.arguments], env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
+
+    def _supervise(self) -> None:
+        while True:
+            self.process.wait()
+            with self._lock:
+                if self._stopped:
+                    return
+                self._start()
+
+
+@dataclass
+class Group:
+    """All services of one engine and its API server."""
+
+    url: str
+    config: EngineConfig
+    services: dict[str, Service]
+
+    def healthy(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def tokens(self) -> list[int]:
+        """Greedy token ids after PROMPT."""
+        body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+        response = httpx.post(f"{self.url}/v1/completions", json={**body, "return_token_ids": True}, timeout=60)
+        response.raise_for_status()
+        ids: list[int] = response.json()["choices"][0]["token_ids"]
+        return ids
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {name}\n{service.log.read_text()}" for name, service in self.services.items())
+
+    def wait_until_healthy(self, seconds: float) -> None:
+        try:
+            wait_until(self.healthy, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{self.logs()}") from None
+
+
+def engine_config(transport: Literal["zmq", "gloo"], stages: int) -> EngineConfig:
+    """deploy/engine.cpu.json for the tiny model, on this machine."""
+    first = free_port()
+    options = EngineOptions(stages=stages, transport=transport, max_model_len=512)
+    planned = plan_over_network(options, read_model(prepare_model("tiny")), ["127.0.0.1"] * (stages + 1), first)
+    changes = {name: getattr(planned, name) for name in ("model", "split", "endpoints", "max_model_len", "transport")}
+    return msgspec.structs.replace(load_config(DEPLOY / "engine.cpu.json"), stall_timeout=STALL, **changes)
+
+
+@contextmanager
+def started(folder: Path, transport: Literal["zmq", "gloo"], stages: int) -> Iterator[Group]:
+    """A group, started in an order in which nothing finds what it needs at first."""
+    config = engine_config(transport, stages)
+    settings = msgspec.structs.replace(
+        load_settings(DEPLOY / "server.json"),
+        model=config.model,
+        served_model_name="tiny",
+        bus=config.endpoints.bus,
+        host="127.0.0.1",
+        port=free_port(),
+        health_timeout=STALL,
+    )
+    save_config(config, folder / "engine.json")
+    save_settings(settings, folder / "server.json")
+    engine = ("--config", str(folder / "engine.json"))
+    commands: dict[str, tuple[str, ...]] = {"api": ("server", "--settings", str(folder / "server.json"))}
+    commands |= {f"stage-{i}": ("workers", "--stage", str(i), *engine) for i in reversed(range(stages))}
+    commands["engine"] = ("speculation", *engine)
+    services = {name: Service(arguments, folder / f"{name}.log") for name, arguments in commands.items()}
+    group = Group(f"http://127.0.0.1:{settings.port}", config, services)
+    try:
+        group.wait_until_healthy(BACK)
+        yield group
+    finally:
+        for service in services.values():
+            service.stop()
+
+
+@pytest.fixture(scope="module")
+def zmq_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with started(tmp_path_factory.mktemp("zmq"), "zmq", stages=3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gloo_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with started(tmp_path_factory.mktemp("gloo"), "gloo", stages=2) as running:
+        yield running
+
+
+def kill_in_mid_answer(group: Group, victims: tuple[str, ...]) -> None:
+    """Kills `victims` while they are at work; fails unless the client of an unharmed API server is told."""
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{group.url}/v1/completions", json=body, timeout=60) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        for victim in victims:
+            group.services[victim].kill()
+        try:
+            told = any('"error"' in line for line in lines)
+        except httpx.TransportError:
+            told = False
+    assert told or "api" in victims
+
+
+def check_recovery(group: Group, victims: tuple[str, ...]) -> None:
+    expected = group.tokens()
+    kill_in_mid_answer(group, victims)
+    group.wait_until_healthy(BACK)
+    assert [group.tokens(), group.tokens()] == [expected, expected]
+
+
+@pytest.mark.parametrize("victims", [("stage-1",), ("engine",), ("stage-0", "stage-2"), ("api",)], ids="+".join)
+def test_whatever_is_killed_in_mid_answer_the_group_comes_together_again(
+    zmq_group: Group, victims: tuple[str, ...]
+) -> None:
+    check_recovery(zmq_group, victims)
+
+
+@pytest.mark.parametrize("victims", [("stage-0",), ("engine", "stage-1")], ids="+".join)
+def test_so_does_one_over_torch_distributed_whose_first_stage_keeps_the_rendezvous(
+    gloo_group: Group, victims: tuple[str, ...]
+) -> None:
+    check_recovery(gloo_group, victims)

@@ -1,0 +1,67 @@
+"""A tiny random target, in memory and as a model folder."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+LAYERS, HIDDEN, VOCAB = 8, 32, 259
+END = 256
+
+TEMPLATE = (
+    "{% for message in messages %}<|start|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>{% endif %}"
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def target_config() -> LlamaConfig:
+    return LlamaConfig(
+        hidden_size=HIDDEN,
+        intermediate_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_hidden_layers=LAYERS,
+        vocab_size=VOCAB,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        bos_token_id=None,
+        eos_token_id=END,
+        tie_word_embeddings=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def target_model(target_config: LlamaConfig) -> LlamaForCausalLM:
+    torch.manual_seed(11)
+    model = LlamaForCausalLM(target_config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.uniform_(0.5, 1.5)
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def target_folder(target_model: LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("target")
+    target_model.save_pretrained(folder)
+    byte_alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {byte: index for index, byte in enumerate(byte_alphabet)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>")
+    fast.add_special_tokens({"additional_special_tokens": ["<|start|>"]})
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    assert fast.eos_token_id == END
+    assert len(fast) == VOCAB
+    return folder

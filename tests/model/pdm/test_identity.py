@@ -1,0 +1,162 @@
+"""Training and inference compute the same logits (specification, facts 5 and 6)."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import LlamaConfig
+
+from speculation.features import FeatureMap, MaskRule, visible_depth
+from speculation.pdm.config import LayerType
+from speculation.pdm.module import DraftModule
+from speculation.pdm.runtime import DraftRuntime
+from speculation.training.draws import build_chain
+from speculation.training.layout import PackedRows
+from tests.model.pdm.modules import ANCHORS, random_anchors, random_module
+from workers.errors import ConfigError
+
+TOLERANCE = 1e-5
+SPLITS = [(4, 4), (5, 3), (2, 2, 2, 2), (3, 1, 4, 0), (1, 5, 1, 1), (1,) * 8]
+
+
+class DenseRows:
+    """Attention over all rows with a mask, as the method is written down."""
+
+    def __init__(self, visible: Tensor) -> None:
+        self._visible = visible
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        return scaled_dot_product_attention(
+            query[None], key[None], value[None], attn_mask=self._visible, scale=scaling, enable_gqa=True
+        )[0]
+
+
+def dense_logits(module: DraftModule, features: FeatureMap, anchors: Tensor, fill: int, rule: MaskRule) -> Tensor:
+    """Logits `[S, V]` after every position: a row for each depth and position, and the dense mask."""
+    stages, length = features.stages, len(anchors)
+    rows = [(depth, time) for depth in range(stages + 1) for time in range(length)]
+    visible = torch.tensor(
+        [
+            [
+                key_time <= time and key_depth == visible_depth(rule, stages, fill, depth, time - key_time)
+                for key_depth, key_time in rows
+            ]
+            for depth, time in rows
+        ]
+    )
+    kinds = [features.kind(depth) for depth, _ in rows]
+    times = torch.tensor([time for _, time in rows])
+    hidden = module.tower(module.mixed_features(kinds, anchors[times]), times, DenseRows(visible))
+    return module.logits(hidden[:length])
+
+
+def runtime_logits(module: DraftModule, features: FeatureMap, anchors: Tensor, fill: int) -> Tensor:
+    """Logits after the last position with `fill` tokens in flight; what a row does not own is poisoned."""
+    runtime = DraftRuntime(module, features.split, len(anchors) + 1)
+    newest = len(anchors) - 1
+    origin = newest - fill + 1
+    runtime.extend(anchors[: origin - 1])
+    plan = runtime.plan(origin, newest)
+    brought = anchors[plan.rows[0].position :].clone()
+    for row, at in zip(brought, plan.rows, strict=True):
+        row[features.kind(at.depth) + 1 :] = float("nan")
+    return runtime.draft(plan, brought)
+
+
+def packed_logits(
+    module: DraftModule, features: FeatureMap, anchors: Tensor, fills: list[int], rule: MaskRule
+) -> Tensor:
+    """Logits after the last position, a row for each fill, in one packed step beside another example."""
+    newest = len(anchors) - 1
+    other = [build_chain(features, newest - 1, features.stages)]
+    chains = [build_chain(features, newest, fill, rule) for fill in fills]
+    packed = PackedRows([other, chains], [0, len(anchors)], "cpu")
+    hidden = packed.forward(module, torch.cat([anchors.flip(0), anchors]))
+    return module.logits(hidden[1:])
+
+
+@pytest.mark.parametrize("layer_type", ["target", "qwen3"])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("split", SPLITS)
+@torch.no_grad()
+def test_training_equals_inference(
+    target_config: LlamaConfig, layers: int, split: tuple[int, ...], layer_type: LayerType
+) -> None:
+    module = random_module(target_config, layers, layer_type)
+    features = FeatureMap(ANCHORS, split)
+    anchors = random_anchors(module, 13)
+    fills = list(range(1, features.stages + 1))
+    packed = packed_logits(module, features, anchors, fills, MaskRule.CORRECTED)
+    for fill, trained in zip(fills, packed, strict=True):
+        drafted = runtime_logits(module, features, anchors, fill)
+        dense = dense_logits(module, features, anchors, fill, MaskRule.CORRECTED)[-1]
+        assert (trained - drafted).abs().max() <= TOLERANCE
+        assert (dense - drafted).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@torch.no_grad()
+def test_the_authors_rule_differs_in_partly_filled_pipelines(target_config: LlamaConfig, layers: int) -> None:
+    module = random_module(target_config, layers)
+    features = FeatureMap(ANCHORS, (2, 2, 2, 2))
+    anchors = random_anchors(module, 13)
+    packed = packed_logits(module, features, anchors, [1, 2, 3, 4], MaskRule.AUTHORS)
+    for fill, trained in zip([1, 2, 3, 4], packed, strict=True):
+        dense = dense_logits(module, features, anchors, fill, MaskRule.AUTHORS)[-1]
+        assert (dense - trained).abs().max() <= TOLERANCE
+        difference = (trained - runtime_logits(module, features, anchors, fill)).abs().max()
+        assert (difference > 1e-3) == (layers >= 2 and fill in (2, 3))
+
+
+@torch.no_grad()
+def test_prompt_chunks_equal_one_pass(target_config: LlamaConfig) -> None:
+    module = random_module(target_config)
+    anchors = random_anchors(module, 20)
+    logits = []
+    for chunks in ([19], [1, 7, 11], [1] * 19):
+        runtime = DraftRuntime(module, (4, 4), 20)
+        for chunk in torch.split(anchors[:19], chunks):
+            runtime.extend(chunk)
+        logits.append(runtime.draft(runtime.plan(19, 19), anchors[19:]))
+    assert (logits[0] - logits[1]).abs().max() <= TOLERANCE
+    assert (logits[0] - logits[2]).abs().max() <= TOLERANCE
+
+
+@torch.no_grad()
+def test_persistent_rows_equal_a_fresh_start_after_any_rejections(target_config: LlamaConfig) -> None:
+    """One long run with rejections against a new runtime for every draft: nothing of a dead epoch is left."""
+    module = random_module(target_config, 3)
+    split, stages, prompt = (3, 1, 4, 0), 4, 6
+    anchors = random_anchors(module, 40)
+    runtime = DraftRuntime(module, split, 41)
+    runtime.extend(anchors[:prompt])
+    origin, newest = prompt, prompt
+    rejected_at = {9, 10, 17}
+    for _ in range(34):
+        plan = runtime.plan(origin, newest)
+        logits = runtime.draft(plan, anchors[plan.rows[0].position : newest + 1])
+        fresh = DraftRuntime(module, split, 41)
+        fresh.extend(anchors[:origin])
+        again = fresh.draft(fresh.plan(origin, newest), anchors[origin : newest + 1])
+        assert len(plan.rows) <= stages + 1
+        assert (logits - again).abs().max() <= TOLERANCE
+        checked = newest - stages + 2
+        if newest - origin + 1 >= stages and checked in rejected_at:
+            rejected_at.remove(checked)
+            anchors = torch.cat([anchors[:checked], random_anchors(module, 40)[checked:]])
+            origin = newest = checked
+        else:
+            newest += 1
+    assert not rejected_at
+
+
+def test_a_split_of_another_target_is_refused(target_config: LlamaConfig) -> None:
+    with pytest.raises(ConfigError, match="target has 8 layers"):
+        DraftRuntime(random_module(target_config), (4, 5), 8)
+
+
+def test_a_sequence_beyond_the_capacity_is_refused(target_config: LlamaConfig) -> None:
+    module = random_module(target_config)
+    runtime = DraftRuntime(module, (4, 4), 8)
+    with pytest.raises(ValueError, match="position 8 is beyond its capacity of 8"):
+        runtime.extend(random_anchors(module, 9))

@@ -1,0 +1,266 @@
+"""The training command line, end to end on a tiny target: it learns, resumes exactly and refuses bad input."""
+
+import json
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from speculation.features import FeatureMap
+from speculation.pdm.checkpoint import load_module
+from speculation.pdm.target import read_head, read_tensor
+from speculation.training import train
+from speculation.training.data import Record, data_files, load_examples
+from speculation.training.draws import build_chain
+from speculation.training.layout import PackedRows
+from speculation.training.loss import DraftLoss
+from speculation.training.settings import Settings, rate_factor
+from speculation.training.teacher import LiveTeacher, Targets, load_target
+from speculation.training.teacher_cache import CachedTeacher
+from tests.model.pdm.conftest import END
+from tests.model.pdm.modules import random_anchors, random_module
+from workers.errors import ConfigError
+from workers.model_bytes import EMBEDDING
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Stopped:
+    """Asks to stop after a number of steps."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def __call__(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+
+@pytest.fixture(scope="module")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    rng = random.Random(0)
+    lines = []
+    for number in range(24):
+        ids = [rng.choice([65, 66, 67, 70]) for _ in range(rng.randint(2, 30))]
+        record = Record(f"question {number}", "", [*ids, END], float(number % 2), "test")
+        lines.append(msgspec.json.encode(record) + b"\n")
+    (folder / "answers.jsonl").write_bytes(b"".join(lines))
+    return folder
+
+
+def arguments(target: Path, data: Path, out: Path, *others: str) -> list[str]:
+    fixed = "--layers 2 --anchors 0,2,4,6,8 --steps 12 --batch-tokens 150 --held-out 0.2 --name tiny --lr 3e-3"
+    given = f"{fixed} --stages 2,3,4 --warmup 2 {' '.join(others)}"
+    return [str(target), "--data", str(data), "--out", str(out), *given.split()]
+
+
+def run(target: Path, data: Path, out: Path, *others: str, steps: int = 1000) -> bool:
+    given = arguments(target, data, out, *others)
+    return train.train(train.build_parser().parse_args(given), given, Stopped(steps))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    content = torch.load(folder / "checkpoint.pt", weights_only=True)
+    return dict(content["module"])
+
+
+class TestRun:
+    @pytest.mark.parametrize("source", ["--validate-every 5", "--cache CACHE", "--autocast", "--head target"])
+    def test_a_resumed_run_is_the_same_to_the_last_bit(
+        self, target_folder: Path, data_folder: Path, tmp_path: Path, source: str
+    ) -> None:
+        options = source.replace("CACHE", str(tmp_path / "cache"))
+        assert run(target_folder, data_folder, tmp_path / "whole", options)
+        for steps in (5, 1, 2):
+            assert not run(target_folder, data_folder, tmp_path / "parts", options, steps=steps)
+        assert run(target_folder, data_folder, tmp_path / "parts", options)
+        whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+        assert all(torch.equal(whole[name], parts[name]) for name in whole)
+        curves = [(tmp_path / run / "curve.jsonl").read_text().splitlines() for run in ("whole", "parts")]
+        validations = [[line for line in curve if "validation" in line] for curve in curves]
+        assert validations[0] == validations[1]
+
+    def test_a_killed_run_goes_on_from_its_last_save(
+        self, target_folder: Path, data_folder: Path, tmp_path: Path
+    ) -> None:
+        assert run(target_folder, data_folder, tmp_path / "whole")
+        run(target_folder, data_folder, tmp_path / "parts", steps=4)
+        saved = (tmp_path / "parts" / "checkpoint.pt").read_bytes()
+        run(target_folder, data_folder, tmp_path / "parts", "--validate-every 3", steps=3)
+        (tmp_path / "parts" / "checkpoint.pt").write_bytes(saved)
+        assert run(target_folder, data_folder, tmp_path / "parts")
+        whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+        assert all(torch.equal(whole[name], parts[name]) for name in whole)
+        steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / "curve.jsonl").read_text().splitlines()]
+        assert steps == sorted(steps)
+
+    def test_it_learns_and_leaves_a_module_with_its_provenance(
+        self, target_folder: Path, data_folder: Path, tmp_path: Path
+    ) -> None:
+        assert run(target_folder, data_folder, tmp_path / "out", "--steps 60 --validate-every 1 --draft-vocab 200")
+        curve = [json.loads(line) for line in (tmp_path / "out" / "curve.jsonl").read_text().splitlines()]
+        losses = [entry["validation"]["n2 k2 T0"]["loss"] for entry in curve if "validation" in entry]
+        assert losses[-1] < 0.8 * losses[0], losses
+        module = load_module(tmp_path / "out", target_folder, "tiny")
+        assert module.config.stages == (2, 3, 4)
+        assert END in module.draft_to_target
+        assert len(module.draft_to_target) <= 200
+        provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
+        assert provenance["target"] == "tiny"
+        assert str(tmp_path) not in json.dumps(provenance)
+        assert provenance["data"].keys() == {"answers.jsonl"}
+
+    def test_other_settings_are_not_mixed_into_a_run(
+        self, target_folder: Path, data_folder: Path, tmp_path: Path
+    ) -> None:
+        run(target_folder, data_folder, tmp_path / "out", steps=1)
+        with pytest.raises(ConfigError, match=r"other settings \(clip\)"):
+            run(target_folder, data_folder, tmp_path / "out", "--clip 0.5")
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            ("--split 4,4", "either --stages or --split"),
+            ("--stages 1,2", "at least 2 stages"),
+            ("--init-layers 6", "names 1 layers"),
+            ("--init-layers 6,8", "layers 0..7"),
+            ("--layer-type qwen3 --init-layers 6,7", "--layer-type target"),
+            ("--anchors 0,4,9", "last may be 8"),
+            ("--positions 1.5", "--positions"),
+            ("--data nowhere", "nowhere"),
+        ],
+    )
+    def test_bad_options_end_with_one_line(
+        self,
+        target_folder: Path,
+        data_folder: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        options: str,
+        reason: str,
+    ) -> None:
+        assert train.main(arguments(target_folder, data_folder, tmp_path / "out", options)) == 1
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.startswith("error: ")
+        assert reason in error
+
+
+class TestTeacher:
+    def test_the_cache_answers_like_the_target(self, target_folder: Path, data_folder: Path, tmp_path: Path) -> None:
+        live, examples = _teacher(target_folder, data_folder)
+        embedding = read_tensor(target_folder, EMBEDDING).float()
+        CachedTeacher(tmp_path, "print", examples, 3, embedding).build(live)
+        cached = CachedTeacher(tmp_path, "print", examples, 3, embedding)
+        assert cached.complete
+        one, other = live.targets([5, 2]), cached.targets([5, 2])
+        assert torch.equal(one.best, other.best)
+        assert torch.allclose(one.log_z, other.log_z, atol=1e-5)
+        assert torch.equal(one.anchors[:, 0], other.anchors[:, 0])
+        assert torch.allclose(one.anchors, other.anchors, rtol=0.01, atol=1e-3)
+        with pytest.raises(ConfigError, match="another target, data set"):
+            CachedTeacher(tmp_path, "other print", examples, 3, embedding)
+
+    def test_an_interrupted_cache_goes_on(self, target_folder: Path, data_folder: Path, tmp_path: Path) -> None:
+        live, examples = _teacher(target_folder, data_folder)
+        embedding = read_tensor(target_folder, EMBEDDING).float()
+
+        class Interrupted:
+            calls = 0
+
+            def targets(self, indices: range) -> Targets:
+                self.calls += 1
+                if self.calls == 2:
+                    raise KeyboardInterrupt
+                return live.targets(indices)
+
+        with pytest.raises(KeyboardInterrupt):
+            CachedTeacher(tmp_path, "print", examples, 3, embedding).build(Interrupted())
+        cache = CachedTeacher(tmp_path, "print", examples, 3, embedding)
+        assert not cache.complete
+        cache.build(live)
+        last = len(examples) - 1
+        assert torch.equal(cache.targets([0, last]).best, live.targets([0, last]).best)
+
+    def test_anchors_are_before_the_final_norm(
+        self, target_folder: Path, target_model: torch.nn.Module, data_folder: Path
+    ) -> None:
+        live, examples = _teacher(target_folder, data_folder)
+        targets = live.targets([0, 3])
+        with torch.no_grad():
+            output = target_model(torch.tensor([examples[3].tokens]), output_hidden_states=True)
+        rows = slice(len(examples[0]), None)
+        for place, anchor in enumerate((0, 3)):
+            assert torch.allclose(targets.anchors[rows, place], output.hidden_states[anchor][0], atol=1e-5)
+        # The library's last hidden state is normed; the anchor is not.
+        normed = target_model.model.norm(targets.anchors[rows, 2])
+        assert torch.allclose(normed, output.hidden_states[8][0], atol=1e-5)
+        assert torch.allclose(targets.normed[rows], output.hidden_states[8][0], atol=1e-5)
+        assert torch.allclose(targets.log_z[rows], output.logits[0].logsumexp(-1), atol=1e-4)
+        assert torch.equal(targets.best[rows], output.logits[0].argmax(-1))
+
+
+def _teacher(target: Path, data: Path):  # type: ignore[no-untyped-def]
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    examples = load_examples(data_files(data), tokenizer, 64, 0.2)
+    return LiveTeacher(load_target(target, torch.float32, "cpu"), (0, 3, 8), examples), examples
+
+
+class TestLoss:
+    def test_blocks_add_up_to_the_gradient_of_the_mean(
+        self, target_folder: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        module, loss, targets, packed = _loss_of(target_folder, data_folder)
+        hidden = packed.forward(module, random_anchors(module, len(targets.best)))
+        total, _ = loss.rows(module.logits(hidden), targets, packed.newest, module.draft_to_target)
+        torch.autograd.backward(total / len(hidden))
+        expected = {
+            name: parameter.grad.clone() for name, parameter in module.named_parameters() if parameter.grad is not None
+        }
+        module.zero_grad()
+        monkeypatch.setattr("speculation.training.loss._ROWS", 3)
+        hidden = packed.forward(module, random_anchors(module, len(targets.best)))
+        loss.backward(module, hidden, targets, packed.newest)
+        for name, gradient in expected.items():
+            assert torch.allclose(dict(module.named_parameters())[name].grad, gradient, atol=1e-6), name
+
+    def test_against_full_distributions(self, target_folder: Path, data_folder: Path) -> None:
+        module, loss, targets, packed = _loss_of(target_folder, data_folder)
+        with torch.no_grad():
+            hidden = packed.forward(module, random_anchors(module, len(targets.best)))
+            score = loss.score(module, hidden, targets, packed.newest)
+            full = (targets.normed[packed.newest] @ read_head(target_folder).T).softmax(-1)
+            q = torch.zeros_like(full)
+            q[:, module.draft_to_target] = module.logits(hidden).softmax(-1)
+        mass = full[:, module.draft_to_target].sum(-1)
+        inside = full[:, module.draft_to_target]
+        divergence = (inside * (inside / mass[:, None] / q[:, module.draft_to_target]).log()).sum()
+        assert score.loss == pytest.approx(divergence.item(), rel=1e-4)
+        assert score.overlap == pytest.approx(torch.minimum(full, q).sum().item(), rel=1e-4)
+        assert score.agreement == (full.argmax(-1) == q.argmax(-1)).sum().item()
+
+
+def _loss_of(target: Path, data: Path):  # type: ignore[no-untyped-def]
+    from speculation.pdm.target import read_target_config
+
+    live, _ = _teacher(target, data)
+    targets = live.targets([0])
+    module = random_module(read_target_config(target), draft_token_ids=tuple(range(60, 120)))
+    features = FeatureMap(module.config.anchors, (3, 5))
+    last = len(targets.best) - 1
+    packed = PackedRows([[build_chain(features, last - back, 2) for back in range(8)]], [0], "cpu")
+    return module, DraftLoss(read_head(target), module), targets, packed
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+def test_learning_rate_rises_then_falls(schedule: str) -> None:
+    settings = Settings("tiny", (0, 4), stages=(2,), steps=100, warmup=10, schedule=schedule)  # type: ignore[arg-type]
+    factors = [rate_factor(settings, step) for step in range(100)]
+    assert factors[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert factors[10] == 1
+    assert factors[10:] == sorted(factors[10:], reverse=True)
+    assert 0 < factors[99] < 0.02
