@@ -14,6 +14,7 @@ from server.errors import ApiError, bad_request
 from server.formats import AnswerFormat, Output
 from server.generation import Generation
 from server.plan import Plan
+from server.reading import PLAIN, Reading
 from server.service import Service, engine_errors
 
 log = logging.getLogger("echelon.server")
@@ -21,7 +22,9 @@ log = logging.getLogger("echelon.server")
 _CLIENT_CLOSED_REQUEST = 499
 
 
-async def answer(service: Service, request: Request, plan: Plan, form: AnswerFormat, arrived: float) -> Response:
+async def answer(
+    service: Service, request: Request, plan: Plan, form: AnswerFormat, arrived: float, reading: Reading = PLAIN
+) -> Response:
     """The response to a planned request that arrived at `arrived` (service clock); raises `ApiError`."""
     headers = {"X-Echelon-Rehearsal": "true"} if service.rehearsal else {}
     capacity = service.engine.capacity
@@ -29,7 +32,7 @@ async def answer(service: Service, request: Request, plan: Plan, form: AnswerFor
         # Waiting would not help, so this is not a 429.
         raise bad_request(f"'n' choices for every prompt make more than the {capacity} sequences of the queue", "n")
     with engine_errors():
-        generation = Generation(service, plan, arrived)
+        generation = Generation(service, plan, arrived, reading)
     if plan.stream:
         return EventStream(generation, form, headers, service.settings.ping_interval)
     try:

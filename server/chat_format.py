@@ -116,10 +116,10 @@ def _message_delta(part: Part) -> MessageDelta:
         return MessageDelta(content=part.text)
     if isinstance(part, Reasoning):
         return MessageDelta(reasoning_content=part.text)
-    begins = part.id is not None
-    function = FunctionDelta(part.arguments, UNSET if part.name is None else part.name)
-    kind = "function" if begins else UNSET
-    return MessageDelta(tool_calls=[ToolCallDelta(part.index, function, part.id or UNSET, kind)])
+    if part.id is None:
+        return MessageDelta(tool_calls=[ToolCallDelta(part.index, FunctionDelta(part.arguments))])
+    function = FunctionDelta(part.arguments, part.name or UNSET)
+    return MessageDelta(tool_calls=[ToolCallDelta(part.index, function, part.id, "function")])
 
 
 def whole_calls(parts: Sequence[Part]) -> list[CallPiece]:

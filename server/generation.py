@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from server.assembler import Assembler, Delta
 from server.engine_client import EngineUnavailable
 from server.plan import Plan
+from server.reading import PLAIN, Reading
 from server.responses import Usage
 from server.service import Service
 
@@ -18,13 +19,14 @@ class Generation:
     Raises `EngineUnavailable` or `QueueFull` on construction, before anything is sent to the client.
     """
 
-    def __init__(self, service: Service, plan: Plan, arrived: float) -> None:
+    def __init__(self, service: Service, plan: Plan, arrived: float, reading: Reading = PLAIN) -> None:
         self.plan = plan
         self._metrics = service.metrics
         self._clock = service.clock
         self._arrived = arrived  # seconds, by the service's clock
+        decode = service.tokenizer.decode_keeping(reading.kept) if reading.kept else service.tokenizer.decode
         self._choices = {
-            generate.id: Assembler(index, service.tokenizer.decode, plan.stops, plan.min_tokens)
+            generate.id: Assembler(index, decode, plan.stops, plan.min_tokens, reading.reader())
             for index, generate in enumerate(plan.generates)
         }
         self._first_token: dict[str, float] = {}

@@ -7,6 +7,7 @@ import msgspec
 
 from server.errors import bad_request, context_length_exceeded
 from server.protocol import ChatCompletionRequest, CompletionRequest, SamplingFields
+from server.structured import Restriction
 from workers.messages import Generate, Sampling
 
 _SEED_MASK = 2**64 - 1
@@ -48,9 +49,14 @@ class Plan:
 
 
 def plan_chat(
-    body: ChatCompletionRequest, request_id: str, prompt: list[int], limits: Limits, draw_seed: Callable[[], int]
+    body: ChatCompletionRequest,
+    request_id: str,
+    prompt: list[int],
+    limits: Limits,
+    draw_seed: Callable[[], int],
+    restriction: Restriction | None = None,
 ) -> Plan:
-    """The plan of a chat completion, given its prompt tokens."""
+    """The plan of a chat completion, given its prompt tokens and the grammar of its answer."""
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("'top_logprobs' needs 'logprobs' to be true", "top_logprobs")
     name, asked = "max_tokens", body.max_tokens
@@ -60,20 +66,25 @@ def plan_chat(
         name, asked = "max_completion_tokens", body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     budget = Budget("messages", name, asked, default=None)
-    return _plan(body, request_id, [prompt], budget, logprobs, limits, draw_seed)
+    return _plan(body, request_id, [prompt], budget, logprobs, limits, draw_seed, restriction)
 
 
 def plan_completion(
-    body: CompletionRequest, request_id: str, prompts: Sequence[list[int]], limits: Limits, draw_seed: Callable[[], int]
+    body: CompletionRequest,
+    request_id: str,
+    prompts: Sequence[list[int]],
+    limits: Limits,
+    draw_seed: Callable[[], int],
+    restriction: Restriction | None = None,
 ) -> Plan:
-    """The plan of a plain completion, given the tokens of its prompts."""
+    """The plan of a plain completion, given the tokens of its prompts and the grammar of its answers."""
     for prompt in prompts:
         if not prompt:
             raise bad_request("'prompt' must hold at least one token", "prompt")
         if not all(0 <= token < limits.vocab_size for token in prompt):
             raise bad_request(f"'prompt' has token ids outside 0..{limits.vocab_size - 1}", "prompt")
     budget = Budget("prompt", "max_tokens", body.max_tokens, default=_COMPLETION_MAX_TOKENS)
-    return _plan(body, request_id, prompts, budget, body.logprobs, limits, draw_seed)
+    return _plan(body, request_id, prompts, budget, body.logprobs, limits, draw_seed, restriction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +126,15 @@ def _plan(
     logprobs: int | None,
     limits: Limits,
     draw_seed: Callable[[], int],
+    restriction: Restriction | None,
 ) -> Plan:
     if body.stream_options is not None and not body.stream:
         raise bad_request("'stream_options' needs 'stream' to be true", "stream_options")
     max_tokens = [budget.tokens(len(prompt), limits.max_model_len) for prompt in prompts]
     sampling = _sampling(body, logprobs, limits)
+    if restriction is not None:
+        _check_restricted(body, restriction, limits)
+        sampling = msgspec.structs.replace(sampling, grammar=restriction.grammar)
     if sampling.min_tokens > min(max_tokens):
         raise bad_request(f"'min_tokens' must not exceed the {min(max_tokens)} tokens to generate", "min_tokens")
     n = body.n or 1
@@ -146,6 +161,16 @@ def _plan(
         include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
         return_token_ids=bool(body.return_token_ids),
     )
+
+
+def _check_restricted(body: SamplingFields, restriction: Restriction, limits: Limits) -> None:
+    """A grammar alone decides where the answer may end, and the only end it knows is the model's."""
+    param = restriction.param
+    if not limits.eos_ids:
+        raise bad_request(f"'{param}' needs a model with an end token; this one has none", param)
+    for name, value in (("ignore_eos", body.ignore_eos), ("min_tokens", body.min_tokens)):
+        if value:
+            raise bad_request(f"'{name}' cannot be combined with '{param}'; remove one of them", name)
 
 
 def _sampling(body: SamplingFields, logprobs: int | None, limits: Limits) -> Sampling:

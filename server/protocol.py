@@ -4,42 +4,21 @@ Extra fields are spelled as in vLLM. Fields that cannot change the output are ac
 does not support are declared, so that the refusal can name them (`server.unsupported`).
 """
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
-
-def _text(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError("must be valid Unicode: it holds half of a surrogate pair") from None
-    return value
-
-
-def _json_text(value: dict[str, Any]) -> dict[str, Any]:
-    try:
-        _text(json.dumps(value, ensure_ascii=False))
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
-    return value
-
+from server.body import Body, JsonObject, Text, checked_text
+from server.structured_protocol import StructuredFields
+from server.tools.protocol import AssistantCall, Tool, ToolChoice
 
 _INT32 = 2**31 - 1
-Text = Annotated[str, AfterValidator(_text)]
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 Count = Annotated[int, Field(ge=0, le=_INT32)]
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
-
-
-class Body(BaseModel):
-    """Unknown fields, strings for numbers, booleans for integers, NaN and infinity are errors."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def _text_of_parts(value: object) -> object:
@@ -61,12 +40,12 @@ def _listed(value: object) -> object:
 def _prompts(value: object) -> list[str | list[int]]:
     """The four forms of `prompt` as one: a list of texts and lists of token ids."""
     if isinstance(value, str):
-        return [_text(value)]
+        return [checked_text(value)]
     if isinstance(value, list) and value:
         if all(_is_id(item) for item in value):
             return [value]
         if all(isinstance(item, str) for item in value):
-            return [_text(item) for item in value]
+            return [checked_text(item) for item in value]
         if all(isinstance(item, list) and item and all(map(_is_id, item)) for item in value):
             return value
     raise ValueError("must be a string, or a list, not empty, of strings, of token ids, or of lists of token ids")
@@ -83,7 +62,7 @@ class StreamOptions(Body):
     include_obfuscation: bool | None = None  # ignored: nothing is obfuscated
 
 
-class SamplingFields(Body):
+class SamplingFields(StructuredFields):
     """What both generation endpoints share. Defaults are OpenAI's, not those of the model's generation_config."""
 
     model: Text
@@ -116,18 +95,28 @@ class SamplingFields(Body):
 
 
 class ChatMessage(Body):
-    """One message. The last five fields are what clients send back of an answer; they must be empty."""
+    """One message. The last four fields are what clients send back of an answer; `refusal` and others must be empty."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[Text, BeforeValidator(_text_of_parts)]
+    content: Annotated[Text | None, BeforeValidator(_text_of_parts)] = None
     name: Text | None = None
     tool_call_id: Text | None = None
+    tool_calls: Annotated[list[AssistantCall], Field(max_length=128)] | None = None
     reasoning_content: Text | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None
     audio: None = None
     function_call: None = None
-    tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    @model_validator(mode="after")
+    def _fields_go_with_the_role(self) -> "ChatMessage":
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("'tool_calls' belongs into messages of the assistant only")
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError("'content' is missing")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise ValueError("'tool_call_id' is missing: a tool's message must say which call it answers")
+        return self
 
 
 class ChatCompletionRequest(SamplingFields):
@@ -138,16 +127,15 @@ class ChatCompletionRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(_json_text)] | None = None
+    chat_template_kwargs: JsonObject | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
-    parallel_tool_calls: Any = None
     prediction: Any = None  # a hint for speed
 
     store: Any = None
     modalities: Any = None
-    response_format: Any = None
-    tools: Any = None
-    tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
     audio: Any = None

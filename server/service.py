@@ -6,13 +6,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from server.chat_planning import ChatModel
 from server.chat_prompt import ChatPrompts
 from server.chat_template import ChatTemplate
 from server.engine_client import EngineClient, EngineFailed, EngineUnavailable, QueueFull
 from server.errors import ApiError
+from server.grammar_check import GrammarChecker
 from server.metrics import RequestMetrics
 from server.plan import Limits
 from server.settings import ServerSettings
+from server.structured import Literal, special_literal
 from server.tokenizer import ModelTokenizer
 
 
@@ -23,6 +26,8 @@ class Service:
     settings: ServerSettings
     tokenizer: ModelTokenizer
     chat: ChatPrompts | None  # None: the model has no chat template
+    chat_model: ChatModel
+    grammars: GrammarChecker
     engine: EngineClient
     metrics: RequestMetrics
     clock: Callable[[], float] = field(default=time.monotonic)  # seconds
@@ -40,7 +45,9 @@ class Service:
             clock=time.monotonic,
         )
         chat = None if template is None else ChatPrompts(tokenizer, template)
-        return cls(settings, tokenizer, chat, engine, RequestMetrics())
+        source = "" if template is None else template.source
+        chat_model = ChatModel.of(source, tokenizer, settings.tool_call_parser)
+        return cls(settings, tokenizer, chat, chat_model, GrammarChecker(folder), engine, RequestMetrics())
 
     def check_model(self, model: str) -> None:
         """Raises a 404 `ApiError` unless `model` is the one that is served."""
@@ -56,6 +63,12 @@ class Service:
         """Limits of the running engine; raises `EngineUnavailable`."""
         info = self.engine.info
         return Limits(info.max_model_len, info.vocab_size, self.tokenizer.eos_ids)
+
+    @property
+    def literal(self) -> Literal:
+        """How a grammar for this model writes text that may hold control tokens."""
+        control = self.tokenizer.control_tokens
+        return special_literal({name: control[name] for name in self.chat_model.markers if name in control})
 
     @property
     def rehearsal(self) -> bool:

@@ -22,6 +22,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     health_timeout: Positive = 20.0  # seconds without a Status after which the engine counts as down
     max_body_bytes: Annotated[int, msgspec.Meta(gt=0)] = 8 * 1024 * 1024
     ping_interval: Positive = 15.0  # seconds between comments that keep a silent stream alive
+    tool_call_parser: str | None = None  # None: chosen by the model's chat template and vocabulary
     created: Annotated[int, msgspec.Meta(ge=0)] = 0  # Unix seconds, shown by /v1/models
 
 

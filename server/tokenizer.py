@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class ModelTokenizer:
         self.control_tokens: dict[str, int] = {
             token.content: number for number, token in added.items() if token.content.strip(_SPACE_MARK + " \t\r\n")
         }
+        self._special_ids = frozenset(number for number, token in added.items() if token.special)
         self._control_ids = frozenset(self.control_tokens.values())
         self._data = data
         self._byte_level = "ByteLevel" in json.dumps(data.get("decoder"))
@@ -85,6 +86,16 @@ class ModelTokenizer:
         """Text of `ids` without special tokens, U+FFFD for bytes that are no character."""
         text: str = self._full.decode(list(ids), skip_special_tokens=True)
         return text
+
+    def decode_keeping(self, kept: frozenset[int]) -> Callable[[Sequence[int]], str]:
+        """`decode`, but with the text of the special tokens `kept`."""
+        dropped = self._special_ids - kept
+
+        def decode(ids: Sequence[int]) -> str:
+            text: str = self._full.decode([token for token in ids if token not in dropped], skip_special_tokens=False)
+            return text
+
+        return decode
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes one token stands for; empty for an id that the vocabulary does not name."""

@@ -11,9 +11,6 @@ from server.errors import bad_request
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "store": (False,),
     "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "audio": (),

@@ -38,7 +38,7 @@ def serve(config: EngineConfig) -> None:
     """Runs the engine until SIGTERM or SIGINT; with the in-process transport the stages run here too, in threads."""
     model = Path(config.model)
     vocab_size = read_facts(model).vocab_size
-    drafter = with_forced_tokens(choose_drafter(config.drafter, vocab_size), config.drafter, model)
+    drafter = with_forced_tokens(choose_drafter(config, vocab_size), config.drafter, model)
     context: zmq.Context[Any] = zmq.Context()
     channels = Channels(context, config.endpoints)
     engine = Engine(config, vocab_size, drafter, channels)

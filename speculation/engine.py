@@ -20,6 +20,7 @@ from workers.messages import (
     Failure,
     FromStage,
     Generate,
+    Observe,
     Open,
     Ping,
     Pong,
@@ -28,6 +29,7 @@ from workers.messages import (
     Sample,
     SpeculationCounts,
     Status,
+    Tap,
     ToEngine,
     TokenLogprobs,
     Tokens,
@@ -63,6 +65,7 @@ class Engine:
         self._full_cycles = 0
         self._full_cycle_ns = 0
         self._last_sample_ns = 0
+        self._candidates: dict[int, tuple[int, ...]] = {}  # of drafts that are not verified yet, by position
         self._next_look = 0.0  # monotonic seconds
         self._stopping = False
         self._info = EngineInfo(
@@ -87,9 +90,13 @@ class Engine:
         """
         try:
             self._await_stages()
+            self._channels.announce([Observe(self._drafter.anchors)])
+            more = False
             while not self._stopping:
-                self._channels.wait(_PING_INTERVAL)
+                self._channels.wait(0 if more else _PING_INTERVAL)
                 self._turn()
+                more = self._drafter.advance()
+                more |= self._draft()
         finally:
             self._channels.dismiss()
 
@@ -143,6 +150,8 @@ class Engine:
         elif isinstance(message, Pong):
             for client, number in self._pings.pong(message):
                 self._channels.answer(client, self._status(number))
+        elif isinstance(message, Tap):
+            self._drafter.tap(message)
         elif isinstance(message, Failure):
             self._fail(message)
         else:
@@ -156,8 +165,8 @@ class Engine:
         self._channels.announce(step.control)
         if step.token is not None:
             self._time_cycle(step)
+            self._rank(step)
             self._emit(step, sample.logprobs)
-        self._draft()
 
     def _on_unsampled(self, sample: Sample, error: str) -> None:
         """The running request cannot go on; the engine can."""
@@ -166,6 +175,13 @@ class Engine:
         self._channels.announce(self._schedule.abort().control)
         self._channels.answer(self._running.client, Failed(self._running.generate.id, error))
         self._finish()
+
+    def _rank(self, step: Step) -> None:
+        """Where the verified token stood among the drafter's candidates for its position."""
+        candidates = self._candidates.pop(self._schedule.verified - 1, None)
+        if candidates is not None:
+            place = candidates.index(step.token) if step.token in candidates else None
+            self._schedule.counts.rank(place)
 
     def _time_cycle(self, step: Step) -> None:
         now = time.perf_counter_ns()
@@ -185,18 +201,25 @@ class Engine:
             counts=self._schedule.counts if step.finish is not None else None,
         )
         self._channels.answer(self._running.client, message)
-        if step.finish is None:
-            self._drafter.verified(self._schedule.tokens, self._schedule.verified)
-        else:
+        if step.finish is not None:
             self._finish()
+            return
+        if step.rejected:
+            self._candidates.clear()
+            self._drafter.rejected(self._schedule.verified - 1, self._schedule.epoch)
+        self._drafter.verified(self._schedule.tokens, self._schedule.verified)
 
-    def _draft(self) -> None:
+    def _draft(self) -> bool:
+        """Makes a draft if one is wanted, and returns whether it did; a sample may be waiting before the next."""
         schedule = self._schedule
-        while schedule.wants_draft():
-            token = self._drafter.draft(schedule.tokens)
-            if token is None:
-                return
-            self._channels.announce(schedule.draft(token).control)
+        if not schedule.wants_draft():
+            return False
+        draft = self._drafter.draft(schedule.tokens)
+        if draft is None:
+            return False
+        self._candidates[len(schedule.tokens)] = draft.candidates
+        self._channels.announce(schedule.draft(draft.token).control)
+        return True
 
     @staticmethod
     def _fail(failure: Failure) -> None:
@@ -224,7 +247,8 @@ class Engine:
             return
         self._running = self._queue.popleft()
         generate = self._running.generate
-        self._drafter.begin(generate.prompt, generate.sampling)
+        self._candidates.clear()
+        self._drafter.begin(generate.prompt, generate.sampling, self._schedule.epoch)
         opening = Open(_SLOT, self._schedule.epoch, len(generate.prompt), generate.sampling)
         step = self._schedule.start(generate.prompt, generate.max_tokens, frozenset(generate.stop_tokens))
         self._channels.announce([opening, *step.control])

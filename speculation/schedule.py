@@ -24,6 +24,7 @@ class Step:
     control: Sequence[Frame | Rollback] = ()
     token: int | None = None  # newly verified
     finish: Finish | None = None  # with the last token
+    rejected: bool = False  # `token` stands where a draft was wrong
     full_cycle: bool = False  # the pipeline was full when this token was verified, and stayed so
 
 
@@ -143,7 +144,7 @@ class Schedule:
             self._roll_back()
         full_cycle = was_full and accepted and not self._refilling
         self._refilling = not accepted
-        return Step(self._announce(), token, None, full_cycle)
+        return Step(self._announce(), token, None, drafted and not accepted, full_cycle)
 
     def _roll_back(self) -> None:
         """Everything in flight is dead. The corrected token's frame, of the new epoch, tells the stages."""

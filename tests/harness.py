@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from speculation.channels import Channels
-from speculation.drafters.base import Drafter
+from speculation.drafters.base import Draft, Drafter
 from speculation.drafters.none import NoDrafter
 from speculation.engine import Engine
 from workers.bus import encode, open_socket
@@ -27,6 +27,7 @@ from workers.messages import (
     Sampling,
     SpeculationCounts,
     Status,
+    Tap,
     TokenLogprobs,
     Tokens,
 )
@@ -35,19 +36,29 @@ from workers.model_facts import read_facts
 _TIMEOUT_MS = 120_000
 
 
-class SwitchableDrafter:
+class SwitchableDrafter(Drafter):
     """Delegates to a drafter that a test may change between requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, anchors: tuple[int, ...] = ()) -> None:
         self.current: Drafter = NoDrafter()
+        self.anchors = anchors
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
-        self.current.begin(prompt, sampling)
+    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
+        self.current.begin(prompt, sampling, epoch)
 
     def verified(self, tokens: Sequence[int], count: int) -> None:
         self.current.verified(tokens, count)
 
-    def draft(self, tokens: Sequence[int]) -> int | None:
+    def rejected(self, position: int, epoch: int) -> None:
+        self.current.rejected(position, epoch)
+
+    def tap(self, tap: Tap) -> None:
+        self.current.tap(tap)
+
+    def advance(self) -> bool:
+        return self.current.advance()
+
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
         return self.current.draft(tokens)
 
 
@@ -144,8 +155,10 @@ def inproc_endpoints(stages: int) -> Endpoints:
 
 
 @contextmanager
-def local_engine(folder: Path, split: Sequence[int], **settings: Any) -> Iterator[LocalEngine]:
-    """Runs the model in `folder` with `split` layers a stage; `settings` go to `EngineConfig`."""
+def local_engine(
+    folder: Path, split: Sequence[int], anchors: tuple[int, ...] = (), **settings: Any
+) -> Iterator[LocalEngine]:
+    """Runs the model in `folder` with `split` layers a stage, tapped at `anchors`; `settings` go to `EngineConfig`."""
     config = EngineConfig(
         model=str(folder),
         split=tuple(split),
@@ -155,7 +168,7 @@ def local_engine(folder: Path, split: Sequence[int], **settings: Any) -> Iterato
     )
     vocab_size = read_facts(folder).vocab_size
     context: zmq.Context[Any] = zmq.Context()
-    drafter = SwitchableDrafter()
+    drafter = SwitchableDrafter(anchors)
     channels = Channels(context, config.endpoints)
     engine = Engine(config, vocab_size, drafter, channels)
     failures: list[Exception] = []

@@ -10,7 +10,7 @@ from workers.errors import ConfigError
 DTYPES = ("float32", "bfloat16", "float16")
 Dtype = Literal["float32", "bfloat16", "float16"]
 TransportName = Literal["zmq", "gloo", "nccl", "inprocess"]
-DrafterName = Literal["none", "ngram", "scripted"]
+DrafterName = Literal["none", "ngram", "pdm", "pdm+ngram", "scripted"]
 
 
 class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +28,10 @@ class DrafterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which drafter runs, and its settings."""
 
     name: DrafterName = "ngram"
+    module: str | None = None  # folder, or the authors' .pt file, of the draft module, for `pdm`
+    module_target: str = ""  # the name under which the module knows its target
+    device: str = "cpu"  # of the draft module
+    threads: int = 1  # of the draft module on a CPU
     ngram_max: int = 4  # longest suffix looked up
     ngram_min: int = 1
     script: str | None = None  # JSON file of recorded runs, for `scripted`

@@ -29,12 +29,16 @@ class Grammars:
     def __init__(self, folder: Path) -> None:
         """Reads the tokenizer of a prepared model folder; raises `ConfigError`."""
         vocab_size = read_facts(folder).vocab_size
-        ends = sorted(token for token in read_end_tokens(folder) if token < vocab_size)
+        self.end_tokens = frozenset(token for token in read_end_tokens(folder) if token < vocab_size)
         try:
             text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-            self._tokenizer = LLTokenizer(text, n_vocab=vocab_size, eos_token=ends or None)
+            self._tokenizer = LLTokenizer(text, n_vocab=vocab_size, eos_token=sorted(self.end_tokens) or None)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{folder / 'tokenizer.json'}: {error}") from error
+
+    def is_special(self, token: int) -> bool:
+        """Whether the grammar engine tells the token from its own text, so that a grammar must name it by its id."""
+        return self._tokenizer.is_special_token(token)
 
     def matcher(self, grammar: str) -> LLMatcher:
         """A matcher before the first token. It holds its own error; see `GrammarMatcher`."""
@@ -52,6 +56,7 @@ class GrammarMatcher:
         self._grammars = grammars
         self._grammar = grammar
         self._matcher = grammars.matcher(grammar)
+        self._ends = grammars.end_tokens
         self._output: list[int] = []
         self._consumed = 0
 
@@ -86,6 +91,10 @@ class GrammarMatcher:
             return None
         mask = self._matcher.compute_bitmask()
         self._check()
+        forced = only_choice(mask)
+        # Text that spells a special token is forced as that token, which the grammar then does not take.
+        if forced is not None and forced not in self._ends and self._matcher.validate_tokens([forced]) == 0:
+            raise GrammarFailed("the grammar requires text that this model's vocabulary reserves for a special token")
         return mask
 
     def _check(self) -> None:

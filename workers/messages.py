@@ -60,11 +60,17 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
     number: Natural
 
 
+class Observe(msgspec.Struct, frozen=True, array_like=True, tag="observe"):
+    """From now on, stages tap the hidden states with these indices: k is the output of decoder layer k - 1."""
+
+    anchors: tuple[int, ...]
+
+
 class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
     """Finish and leave."""
 
 
-ToStage = Frame | Open | Rollback | Ping | Shutdown
+ToStage = Frame | Open | Rollback | Ping | Observe | Shutdown
 
 # --- results channel: every stage -> rank 0 ---
 
@@ -88,6 +94,17 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     token: int | None
     logprobs: TokenLogprobs | None = None
     error: str | None = None  # why no token could be sampled; ends the request, not the engine
+
+
+class Tap(msgspec.Struct, frozen=True, array_like=True, tag="tap"):
+    """Hidden states of one computed frame, for the draft module. Taps of one stage come in frame order."""
+
+    stage: Natural
+    sequence: Natural
+    epoch: Natural
+    position: Natural  # of the frame's first token
+    dtype: str  # a torch dtype's name
+    data: bytes  # [tokens, anchors that this stage owns, hidden]
 
 
 class StageTimings(msgspec.Struct):
@@ -130,7 +147,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
     permanent: bool = False  # a restart would not mend it
 
 
-FromStage = Ready | Sample | Pong | Failure
+FromStage = Ready | Sample | Tap | Pong | Failure
 
 # --- request bus: server -> rank 0 ---
 
@@ -162,6 +179,9 @@ ToEngine = Generate | Abort | Probe
 # --- request bus: rank 0 -> server ---
 
 
+HIT_RANKS = (1, 2, 4, 8, 16)  # widths for which it is counted whether the right token was among the candidates
+
+
 class SpeculationCounts(msgspec.Struct):
     """Cumulative; drafted == accepted + rejected + discarded once a request has ended."""
 
@@ -169,7 +189,15 @@ class SpeculationCounts(msgspec.Struct):
     accepted: int = 0
     rejected: int = 0
     discarded: int = 0
-    cycles: int = 0  # 1 a token, n (+ delta) for the token after a rejection or a late draft
+    cycles: int = 0  # 1 a token, n for the token after a rejection or a late draft
+    ranked: int = 0  # verified drafts
+    hits: list[int] = msgspec.field(default_factory=lambda: [0] * len(HIT_RANKS))  # by HIT_RANKS
+
+    def rank(self, place: int | None) -> None:
+        """The verified token was candidate number `place`, from 0, or none of them."""
+        self.ranked += 1
+        for index, width in enumerate(HIT_RANKS):
+            self.hits[index] += place is not None and place < width
 
     def add(self, other: "SpeculationCounts") -> None:
         """Adds `other` to this."""
@@ -178,6 +206,8 @@ class SpeculationCounts(msgspec.Struct):
         self.rejected += other.rejected
         self.discarded += other.discarded
         self.cycles += other.cycles
+        self.ranked += other.ranked
+        self.hits = [mine + others for mine, others in zip(self.hits, other.hits, strict=True)]
 
 
 class Tokens(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):

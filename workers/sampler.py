@@ -41,18 +41,32 @@ class Sampler:
         `vocab_size` (the server has checked). `allowed` has a bit for each token that a grammar permits here, least
         significant bit first. Log-probabilities are those of the logits as they come.
         """
+        token = int(self.scores(logits, sampling, position, prompt, output, allowed).argmax())
+        if sampling.logprobs is None:
+            return token, None
+        return token, _logprobs(logits, token, sampling.logprobs)
+
+    @torch.inference_mode()
+    def scores(
+        self,
+        logits: Tensor,
+        sampling: Sampling,
+        position: int,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        allowed: bytes | None = None,
+    ) -> Tensor:
+        """What `sample` takes the largest of, [vocab_size]; drafters order their candidates by the same rule.
+
+        The noise is part of it: a drafter that adds the target's own noise agrees with it as often as can be.
+        """
         processed = self._reshape(logits, sampling, prompt, output)
         if allowed is not None:
             processed = processed.masked_fill(~_unpack(allowed, self._vocab_size, self._device), -torch.inf)
         if sampling.temperature == 0:
-            token = int(processed.argmax())
-        else:
-            scores = _truncate(_scale(processed, sampling.temperature), sampling)
-            noise = gumbel(sampling.seed, position, self._vocab_size, self._device)
-            token = int((scores.log_softmax(0) + noise).argmax())
-        if sampling.logprobs is None:
-            return token, None
-        return token, _logprobs(logits, token, sampling.logprobs)
+            return processed
+        scores = _truncate(_scale(processed, sampling.temperature), sampling)
+        return scores.log_softmax(0) + gumbel(sampling.seed, position, self._vocab_size, self._device)
 
     def _reshape(self, logits: Tensor, sampling: Sampling, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
         """Logits after bias, penalties and `min_tokens`; the same tensor where none of them applies."""

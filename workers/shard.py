@@ -28,6 +28,7 @@ class Shard:
         kv: KVSlice,
         rotary: RotaryTables,
         *,
+        indices: range,
         hidden_size: int,
         softcap: float | None,
         weight_bytes: int,
@@ -41,6 +42,8 @@ class Shard:
         self.weight_bytes = weight_bytes
         self.kv_bytes = kv.nbytes
         self._layers = [DecoderLayer(module) for module in target.layers]
+        self._indices = indices
+        self._tapped = [False] * len(indices)
         self._embedding = target.embedding
         self._norm = target.norm
         self._head = target.head
@@ -94,6 +97,7 @@ class Shard:
             RotaryTables(
                 target.rotary, [kinds[index] for index in layers], max_len=max_len, dtype=dtype, device=device
             ),
+            indices=layers,
             hidden_size=config.hidden_size,
             softcap=getattr(config, "final_logit_softcapping", None),
             weight_bytes=need.weight_bytes,
@@ -101,11 +105,23 @@ class Shard:
             device=device,
         )
 
+    def observe(self, anchors: Sequence[int]) -> None:
+        """Asks for the hidden states with these indices, as far as this shard has them: k is behind layer k - 1."""
+        self._tapped = [index + 1 in anchors for index in self._indices]
+
     @torch.inference_mode()
-    def forward(self, sequence: int, position: int, tokens: Sequence[int], hidden: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        sequence: int,
+        position: int,
+        tokens: Sequence[int],
+        hidden: Tensor | None,
+        taps: list[Tensor] | None = None,
+    ) -> Tensor:
         """Hidden states [T, hidden_size] behind the last layer, for T tokens from `position` on in slot `sequence`.
 
         The first stage embeds `tokens`; the others take `hidden` [T, hidden_size] of the shard's dtype and device.
+        If given, `taps` gets the hidden states [T, hidden_size] that `observe` asked for, before any norm.
         Attends to positions before the frame's end only, causally, and writes keys and values at the frame's own.
         Raises `OutOfStep` where the frame does not fit the slot or the stage.
         """
@@ -118,8 +134,10 @@ class Shard:
             raise OutOfStep(f"expected hidden states [{len(tokens)}, {self.hidden_size}], not {_shape(hidden)}")
         else:
             hidden = hidden[None]
-        for layer, rotary in zip(self._layers, self._rotary.at(position, frame.end), strict=True):
+        for layer, rotary, tapped in zip(self._layers, self._rotary.at(position, frame.end), self._tapped, strict=True):
             hidden = layer(hidden, rotary, frame)
+            if tapped and taps is not None:
+                taps.append(hidden[0])
         return hidden[0]
 
     @torch.inference_mode()

@@ -18,7 +18,7 @@ from workers.connection import ConnectionWatch
 from workers.errors import PeerLost
 from workers.frames import Frame
 from workers.lookahead import Lookahead
-from workers.messages import FromStage, Open, Ping, Pong, Sample, Shutdown, StageTimings, ToStage
+from workers.messages import FromStage, Observe, Open, Ping, Pong, Sample, Shutdown, StageTimings, Tap, ToStage
 from workers.tail import Tail
 from workers.transport.base import Inbound, Outbound
 
@@ -30,8 +30,18 @@ class Layers(Protocol):
     dtype: torch.dtype
     device: torch.device
 
-    def forward(self, sequence: int, position: int, tokens: tuple[int, ...], hidden: Tensor | None) -> Tensor:
-        """`[T, H]` in (None for the first stage, which embeds `tokens`), `[T, H]` out."""
+    def observe(self, anchors: tuple[int, ...]) -> None:
+        """Asks for hidden states by index, as far as they are this stage's."""
+
+    def forward(
+        self,
+        sequence: int,
+        position: int,
+        tokens: tuple[int, ...],
+        hidden: Tensor | None,
+        taps: list[Tensor] | None = None,
+    ) -> Tensor:
+        """`[T, H]` in (None for the first stage, which embeds `tokens`), `[T, H]` out; `taps` gets what is observed."""
 
 
 class ControlChannel:
@@ -131,9 +141,10 @@ class Stage:
         clock, timings = time.perf_counter_ns, self.timings
         alive = self._lookahead.admit(frame)
         sample: Sample | None = None
+        taps: list[Tensor] = []
         mark = started
         if alive:
-            hidden = self._layers.forward(frame.sequence, frame.position, frame.tokens, hidden)
+            hidden = self._layers.forward(frame.sequence, frame.position, frame.tokens, hidden, taps)
             mark, timings.forward_ns = (now := clock()), timings.forward_ns + now - mark
             if self._tail is not None:
                 sample = self._tail.finish(frame, hidden)
@@ -149,6 +160,8 @@ class Stage:
             self._outbound.send(frame, hidden if hidden is not None else self._blank(frame))
         elif sample is not None:
             self._report(frame, sample)
+        if taps:  # after what the next stage, or rank 0, waits for
+            self._channel.report(_tap(self.index, frame, taps))
         timings.send_ns += (now := clock()) - mark
         return now
 
@@ -169,9 +182,18 @@ class Stage:
         for message in self._channel.heard(wait=wait):
             if isinstance(message, Ping):
                 self._channel.report(Pong(message.number, self.index, self.timings))
+            elif isinstance(message, Observe):
+                self._layers.observe(message.anchors)
             elif isinstance(message, Shutdown):
                 self._leaving = True
             else:
                 if isinstance(message, Open) and self._tail is not None:
                     self._tail.open(message)
                 self._lookahead.hear(message)
+
+
+def _tap(stage: int, frame: Frame, states: list[Tensor]) -> Tap:
+    """Packs the observed hidden states, each `[T, H]`, into one message."""
+    packed = torch.stack(states, dim=1).cpu()
+    data = packed.view(torch.uint8).numpy().tobytes()
+    return Tap(stage, frame.sequence, frame.epoch, frame.position, str(packed.dtype).removeprefix("torch."), data)

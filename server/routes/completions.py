@@ -14,6 +14,7 @@ from server.plan import plan_completion
 from server.protocol import CompletionRequest
 from server.routes.seeds import draw_seed
 from server.service import Service, engine_errors
+from server.structured import restrict
 from server.unsupported import refuse_unsupported
 
 
@@ -29,7 +30,10 @@ def completion_router(service: Service) -> APIRouter:
         with engine_errors():
             limits = service.limits()
         prompts = await asyncio.to_thread(_encode, service, body.prompt)
-        plan = plan_completion(body, f"cmpl-{uuid4().hex}", prompts, limits, draw_seed)
+        restriction = restrict(body, None, forced=False, thinking=None, literal=service.literal)
+        plan = plan_completion(body, f"cmpl-{uuid4().hex}", prompts, limits, draw_seed, restriction)
+        if restriction is not None:
+            await service.grammars.check(restriction)
         envelope = Envelope(plan, body.model, service.tokenizer, service.rehearsal)
         form = CompletionFormat(envelope, top_logprobs=bool(body.logprobs))
         return await answer(service, request, plan, form, arrived)

@@ -1,21 +1,49 @@
 """The interface of a drafter."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple
 
-from workers.messages import Sampling
+from workers.messages import Sampling, Tap
 
 
-class Drafter(Protocol):
-    """Guesses one token at a time. A guess may be wrong or missing, never harmful."""
+class Draft(NamedTuple):
+    """A guess: candidates for one position, the best first. The first is the draft."""
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
-        """A request starts; whatever was known of the one before is forgotten."""
+    candidates: tuple[int, ...]
 
-    def verified(self, tokens: Sequence[int], count: int) -> None:
+    @property
+    def token(self) -> int:
+        """The draft."""
+        return self.candidates[0]
+
+
+class Drafter(ABC):
+    """Guesses one token at a time. A guess may be wrong or missing, never harmful.
+
+    Only `draft` must be written; the other methods tell what happens, to those that want to know.
+    """
+
+    anchors: tuple[int, ...] = ()  # hidden states of the target that it wants tapped, by index; 0 is never among them
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:  # noqa: B027
+        """A request starts, in `epoch`; whatever was known of the one before is forgotten."""
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:  # noqa: B027
         """One more token is verified: `tokens[:count]` are final; what follows are drafts."""
 
-    def draft(self, tokens: Sequence[int]) -> int | None:
+    def rejected(self, position: int, epoch: int) -> None:  # noqa: B027
+        """The draft at `position` was wrong; frames from there on carry `epoch`. `verified` follows."""
+
+    def tap(self, tap: Tap) -> None:  # noqa: B027
+        """Hidden states have arrived."""
+
+    def advance(self) -> bool:
+        """Does a little of what can be done ahead, while nothing else is to be done; returns whether more is left."""
+        return False
+
+    @abstractmethod
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
         """The token after `tokens`, which ends with drafts that are not verified yet.
 
         None means no guess for now; the engine asks again after the next event.

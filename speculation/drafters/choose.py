@@ -3,28 +3,40 @@
 from pathlib import Path
 
 from speculation.drafters.base import Drafter
+from speculation.drafters.combined import CombinedDrafter
 from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import MadeUpDrafter, ScriptedDrafter, load_script
-from workers.config import DrafterConfig
+from workers.config import DrafterConfig, EngineConfig
 from workers.errors import ConfigError
 from workers.grammar import load_grammars
 
 
-def choose_drafter(config: DrafterConfig, vocab_size: int) -> Drafter:
+def choose_drafter(engine: EngineConfig, vocab_size: int) -> Drafter:
     """Builds the configured drafter; raises `ConfigError` naming the flag that is missing or contradicts another."""
+    config = engine.drafter
     if config.name == "none":
         return NoDrafter()
     if config.name == "ngram":
-        if not 1 <= config.ngram_min <= config.ngram_max:
-            raise ConfigError("--ngram-min must be at least 1 and at most --ngram-max")
-        return NgramDrafter(config.ngram_max, config.ngram_min)
+        return ngram(config)
+    if config.name in ("pdm", "pdm+ngram"):
+        from speculation.drafters.load_pdm import load_pdm  # imports torch: only where the module runs
+
+        module = load_pdm(engine)
+        return module if config.name == "pdm" else CombinedDrafter(module, ngram(config))
     if config.scripted_acceptance is not None and config.script is None:
         return MadeUpDrafter(vocab_size)
     if config.script is not None and config.scripted_acceptance is None:
         return ScriptedDrafter(load_script(Path(config.script)), vocab_size)
     raise ConfigError("--drafter scripted needs either --script FILE or --scripted-acceptance P, not both")
+
+
+def ngram(config: DrafterConfig) -> NgramDrafter:
+    """The n-gram drafter; raises `ConfigError` where its lengths contradict each other."""
+    if not 1 <= config.ngram_min <= config.ngram_max:
+        raise ConfigError("--ngram-min must be at least 1 and at most --ngram-max")
+    return NgramDrafter(config.ngram_max, config.ngram_min)
 
 
 def with_forced_tokens(drafter: Drafter, config: DrafterConfig, model: Path) -> Drafter:

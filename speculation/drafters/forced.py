@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from speculation.drafters.base import Drafter
+from speculation.drafters.base import Draft, Drafter
 from workers.grammar import GrammarFailed, GrammarMatcher, Grammars, only_choice, permits
-from workers.messages import Sampling
+from workers.messages import Sampling, Tap
 
 
-class ForcedDrafter:
+class ForcedDrafter(Drafter):
     """Wraps a drafter. Without a grammar it is that drafter.
 
     With one, the only legal token is the draft, and a guess that is not legal is no draft: it would be rejected for
@@ -15,14 +15,15 @@ class ForcedDrafter:
     """
 
     def __init__(self, inner: Drafter, grammars: Grammars) -> None:
+        self.anchors = inner.anchors
         self._inner = inner
         self._grammars = grammars
         self._matcher: GrammarMatcher | None = None
         self._prompt_tokens = 0
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
+    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
         """Compiles the grammar, if there is one."""
-        self._inner.begin(prompt, sampling)
+        self._inner.begin(prompt, sampling, epoch)
         self._matcher = None if sampling.grammar is None else GrammarMatcher(self._grammars, sampling.grammar)
         self._prompt_tokens = len(prompt)
 
@@ -34,16 +35,31 @@ class ForcedDrafter:
             if self._matcher.token(place) != tokens[count - 1]:
                 self._matcher.write(place, [tokens[count - 1]])
 
-    def draft(self, tokens: Sequence[int]) -> int | None:
+    def rejected(self, position: int, epoch: int) -> None:
+        """For the other drafter; `verified` corrects the matcher."""
+        self._inner.rejected(position, epoch)
+
+    def tap(self, tap: Tap) -> None:
+        """For the other drafter."""
+        self._inner.tap(tap)
+
+    def advance(self) -> bool:
+        """The other drafter's work ahead."""
+        return self._inner.advance()
+
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
         """The only legal token, else the other drafter's guess if it is legal."""
         allowed = self._allowed(tokens)
         if allowed is None:
             return self._inner.draft(tokens)
         forced = only_choice(allowed)
         if forced is not None:
-            return forced
+            return Draft((forced,))
         guess = self._inner.draft(tokens)
-        return guess if guess is not None and permits(allowed, guess) else None
+        if guess is None:
+            return None
+        legal = tuple(token for token in guess.candidates if permits(allowed, token))
+        return Draft(legal) if legal else None
 
     def _allowed(self, tokens: Sequence[int]) -> bytes | None:
         if self._matcher is None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from speculation.drafters.base import Draft, Drafter
 from workers.messages import Sampling
 
 
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """Looks the longest suffix up in prompt and verified output; the latest earlier occurrence wins."""
 
     def __init__(self, longest: int, shortest: int) -> None:
@@ -14,7 +15,7 @@ class NgramDrafter:
         self._lengths = range(longest, shortest - 1, -1)
         self._follower: dict[tuple[int, ...], int] = {}
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
+    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
         """Indexes the prompt."""
         self._follower.clear()
         for end in range(1, len(prompt)):
@@ -24,14 +25,19 @@ class NgramDrafter:
         """Indexes the newest verified token under the n-grams before it."""
         self._index(tokens, count - 1)
 
-    def draft(self, tokens: Sequence[int]) -> int | None:
-        """The token that followed the longest known suffix of `tokens`."""
+    def look_up(self, tokens: Sequence[int]) -> tuple[int, int] | None:
+        """The token that followed the longest known suffix of `tokens`, and that suffix's length."""
         for length in self._lengths:
             if length <= len(tokens):
                 follower = self._follower.get(tuple(tokens[len(tokens) - length :]))
                 if follower is not None:
-                    return follower
+                    return follower, length
         return None
+
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
+        """What `look_up` finds."""
+        found = self.look_up(tokens)
+        return None if found is None else Draft((found[0],))
 
     def _index(self, tokens: Sequence[int], end: int) -> None:
         for length in self._lengths:

@@ -2,18 +2,12 @@
 
 from collections.abc import Sequence
 
-from workers.messages import Sampling
+from speculation.drafters.base import Draft, Drafter
 
 
-class NoDrafter:
+class NoDrafter(Drafter):
     """Never guesses."""
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
-        """Nothing to learn."""
-
-    def verified(self, tokens: Sequence[int], count: int) -> None:
-        """Nothing to learn."""
-
-    def draft(self, tokens: Sequence[int]) -> int | None:
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
         """Always None."""
         return None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from speculation.drafters.base import Draft, Drafter
 from workers.errors import ConfigError
 from workers.messages import Sampling
 
@@ -32,7 +33,7 @@ def load_script(path: Path) -> Script:
         raise ConfigError(f"--script {path}: {error}") from error
 
 
-class ScriptedDrafter:
+class ScriptedDrafter(Drafter):
     """Replays the recording that begins with the prompt; drafts nothing where there is none, or past its end."""
 
     def __init__(self, script: Script, vocab_size: int) -> None:
@@ -40,36 +41,27 @@ class ScriptedDrafter:
         self._vocab_size = vocab_size
         self._recording: Recording | None = None
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
+    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
         """Finds the recording."""
         start = list(prompt)
         self._recording = next((r for r in self._recordings if r.tokens[: len(start)] == start), None)
 
-    def verified(self, tokens: Sequence[int], count: int) -> None:
-        """Nothing to learn."""
-
-    def draft(self, tokens: Sequence[int]) -> int | None:
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
         """The recorded token at this position, or the one after it in the vocabulary where the script says wrong."""
         recording, position = self._recording, len(tokens)
         if recording is None or position >= len(recording.tokens):
             return None
         right = recording.tokens[position]
         wrong = position in recording.wrong_at or random.Random(position).random() < recording.wrong_probability
-        return (right + 1) % self._vocab_size if wrong else right
+        return Draft(((right + 1) % self._vocab_size if wrong else right,))
 
 
-class MadeUpDrafter:
+class MadeUpDrafter(Drafter):
     """Drafts tokens out of thin air, for rehearsals in which the sampler takes drafts by chance."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
-        """Nothing to learn."""
-
-    def verified(self, tokens: Sequence[int], count: int) -> None:
-        """Nothing to learn."""
-
-    def draft(self, tokens: Sequence[int]) -> int | None:
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
         """A token that depends on the position only."""
-        return random.Random(len(tokens)).randrange(self._vocab_size)
+        return Draft((random.Random(len(tokens)).randrange(self._vocab_size),))

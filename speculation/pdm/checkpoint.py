@@ -1,5 +1,6 @@
 """Draft module folders: `config.json` and `model.safetensors`."""
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -44,8 +45,7 @@ def load_module(folder: Path, target: Path, target_name: str) -> DraftModule:
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{folder / 'model.safetensors'}: {error}") from error
     fill_module(module, tensors, str(folder))
-    if config.head == "target":
-        module.take_head(read_head(target))
+    module.borrow(partial(read_tensor, target), read_head(target))
     return module
 
 

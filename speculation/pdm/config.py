@@ -16,7 +16,8 @@ class ModuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `layer_type` is "target" for the target's own decoder layer, or "qwen3" for the layer of the authors' checkpoints,
     which normalises queries and keys whatever the target does. `head` is "own" for a trained draft head, or "target"
-    for the target's frozen rows, which the checkpoint does not repeat.
+    for the target's frozen rows, which the checkpoint does not repeat. The tower's last layers may likewise be
+    layers of the target, `frozen_layers`: depth then costs a checkpoint nothing.
     """
 
     target: str  # name of the target model
@@ -27,6 +28,7 @@ class ModuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: int
     layer_type: LayerType = "target"
     head: HeadType = "own"
+    frozen_layers: tuple[int, ...] = ()  # target layers, in order
     draft_token_ids: tuple[int, ...] | None = None  # ascending target ids; None is the whole vocabulary
     stages: tuple[int, ...] = ()  # numbers of stages that it was trained for
     format: Literal[1] = 1
@@ -35,6 +37,15 @@ class ModuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_anchors(self.anchors, self.target_layers)
         if self.layers < 1:
             raise ConfigError(f"a draft module with {self.layers} layers: it needs at least 1")
+        if len(self.frozen_layers) > self.layers or not all(0 <= i < self.target_layers for i in self.frozen_layers):
+            raise ConfigError(f"frozen layers {list(self.frozen_layers)}: the target has 0..{self.target_layers - 1}")
+        if self.frozen_layers and self.layer_type != "target":
+            raise ConfigError("frozen layers need layer type 'target'")
+
+    @property
+    def own_layers(self) -> int:
+        """Tower layers with weights of the module's own; they come first."""
+        return self.layers - len(self.frozen_layers)
 
     @property
     def draft_vocab_size(self) -> int:

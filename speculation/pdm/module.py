@@ -14,6 +14,13 @@ from speculation.pdm.config import ModuleConfig
 from speculation.pdm.tower import build_tower, head_dim
 
 
+@torch.no_grad()
+def take_layer(layer: nn.Module, read: Callable[[str], Tensor], source: int) -> None:
+    """Copies the target's decoder layer `source` into `layer`; `read` gives the target's tensors by name."""
+    for name, parameter in layer.named_parameters():
+        parameter.copy_(read(f"model.layers.{source}.{name}"))
+
+
 class DraftModule(nn.Module):
     """Reads rows of anchors, each with a feature type, and predicts the token after the last one.
 
@@ -38,6 +45,7 @@ class DraftModule(nn.Module):
         self.spec_layers, self.rotary = build_tower(target, config.layers, config.layer_type)
         self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
         self.lm_head.requires_grad_(config.head == "own")
+        self.frozen_layers.requires_grad_(False)
         self.register_buffer("final_norm", final_norm.detach().clone(), persistent=False)
         ids = config.draft_token_ids
         targets = torch.arange(config.vocab_size) if ids is None else torch.tensor(ids)
@@ -51,10 +59,26 @@ class DraftModule(nn.Module):
             self.rotary.register_buffer(name, frequencies[name].to(buffer.device), persistent=False)
         return self
 
+    @property
+    def frozen_layers(self) -> nn.ModuleList:
+        """The tower layers that are the target's."""
+        return self.spec_layers[self.config.own_layers :]
+
     def trained_state(self) -> dict[str, Tensor]:
-        """The state dict without a head that is the target's."""
+        """The state dict without what is the target's."""
+        borrowed = [f"spec_layers.{index}." for index in range(self.config.own_layers, self.config.layers)]
+        if self.config.head == "target":
+            borrowed.append("lm_head.")
         state: dict[str, Tensor] = self.state_dict()
-        return {name: state[name] for name in state if self.config.head == "own" or name != "lm_head.weight"}
+        return {name: state[name] for name in state if not name.startswith(tuple(borrowed))}
+
+    @torch.no_grad()
+    def borrow(self, read: Callable[[str], Tensor], head: Tensor) -> None:
+        """Takes what is the target's from the target: `read` gives its tensors by name, `head` is its LM head."""
+        if self.config.head == "target":
+            self.take_head(head)
+        for layer, source in zip(self.frozen_layers, self.config.frozen_layers, strict=True):
+            take_layer(layer, read, source)
 
     @torch.no_grad()
     def take_head(self, head: Tensor) -> None:

@@ -1,13 +1,14 @@
 """Where a draft module's weights start."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from speculation.pdm.module import DraftModule
+from speculation.pdm.module import DraftModule, take_layer
 from speculation.pdm.target import read_head, read_tensor
 from speculation.training.data import Example
 from speculation.training.teacher import Teacher
@@ -44,8 +45,7 @@ def initialise(
     for layer, source in zip(module.spec_layers, init_layers, strict=False):
         if not 0 <= source < module.config.target_layers:
             raise ConfigError(f"--init-layers {source}: the target has layers 0..{module.config.target_layers - 1}")
-        for name, parameter in layer.named_parameters():
-            parameter.copy_(read_tensor(target, f"model.layers.{source}.{name}"))
+        take_layer(layer, partial(read_tensor, target), source)
     if projections != "normal":
         hidden = module.config.hidden_size
         for kind, weight in enumerate(_projection_weights(module)):

@@ -28,6 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--head", choices=("own", "target"), default="own", help="trained draft head, or the target's frozen rows")
     add("--anchors", type=_numbers, required=True, help="hidden-state indices, such as 0,10,19,24,29")
     add("--init-layers", help="target layers to start from, such as 28,29; 'last' (default) or 'none'", default="last")
+    add("--frozen-layers", type=int, default=0, help="last layers that stay the target's, and are not stored")
     add("--init-projections", choices=("fit", "identity", "normal"), default="fit")
     add("--draft-vocab", type=int, default=0, help="size of the draft vocabulary, built from the data; 0: all tokens")
     add("--stages", type=_numbers, default=(), help="numbers of stages to train for, such as 2,3,5,10")
@@ -78,6 +79,7 @@ def settings_of(options: argparse.Namespace, target_name: str, target_layers: in
         layer_type=options.layer_type,
         head=options.head,
         init_layers=init_layers(options.init_layers, options.layers, target_layers, options.layer_type),
+        frozen_layers=options.frozen_layers,
         init_projections=options.init_projections,
         draft_vocab=options.draft_vocab,
         stages=options.stages,

@@ -19,6 +19,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layer_type: LayerType = "target"
     head: HeadType = "own"  # trained, or the target's frozen rows
     init_layers: tuple[int, ...] = ()  # target layers that the tower starts from; none: random
+    frozen_layers: int = 0  # the last so many of them stay as they are, and are not stored
     init_projections: Literal["fit", "identity", "normal"] = "fit"
     draft_vocab: int = 0  # 0: the target's whole vocabulary
     stages: tuple[int, ...] = ()  # numbers of stages drawn from, each with the balanced split or a random one
@@ -52,6 +53,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"--init-layers names {len(self.init_layers)} layers, but --layers is {self.layers}")
         if self.init_layers and self.layer_type != "target":
             raise ConfigError("--init-layers needs --layer-type target: the target has no weights for another layer")
+        if not 0 <= self.frozen_layers <= len(self.init_layers):
+            raise ConfigError(
+                f"--frozen-layers {self.frozen_layers}: only layers that start as the target's can stay so"
+            )
         if not 0 < self.positions <= 1 or not 0 <= self.acceptance <= 1 or not 0 <= self.held_out < 1:
             raise ConfigError("--positions, --acceptance and --held-out are shares between 0 and 1")
         if self.steps < 1 or self.batch_tokens < 1:

@@ -74,6 +74,7 @@ def build_module(settings: Settings, model: Path, examples: Sequence[Example], s
         layers=settings.layers,
         layer_type=settings.layer_type,
         head=settings.head,
+        frozen_layers=settings.init_layers[settings.layers - settings.frozen_layers :],
         draft_token_ids=vocabulary,
         stages=stages,
     )

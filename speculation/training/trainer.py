@@ -200,7 +200,11 @@ class Trainer:
 
 def _optimizer(settings: Settings, module: DraftModule) -> torch.optim.Optimizer:
     head = [parameter for parameter in module.lm_head.parameters() if parameter.requires_grad]
-    others = [parameter for name, parameter in module.named_parameters() if not name.startswith("lm_head.")]
+    others = [
+        parameter
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and not name.startswith("lm_head.")
+    ]
     groups = [
         {"params": others, "lr": 0.0, "peak": settings.learning_rate},
         {"params": head, "lr": 0.0, "peak": settings.head_learning_rate},

@@ -16,7 +16,7 @@ import pytest
 
 from server.engine_plan import EngineOptions, plan_over_network
 from server.launcher import prepare_model, read_model
-from server.settings import ServerSettings, load_settings, save_settings
+from server.settings import load_settings, save_settings
 from tests.e2e.serving import free_port, wait_until
 from workers.config import EngineConfig, load_config, save_config
 
@@ -175,15 +175,12 @@ def check_recovery(group: Group, victims: tuple[str, ...]) -> None:
     assert [group.tokens(), group.tokens()] == [expected, expected]
 
 
-@pytest.mark.parametrize("victims", [("stage-1",), ("engine",), ("stage-0", "stage-2"), ("api",)], ids="+".join)
+@pytest.mark.parametrize("victims", [("stage-1",), ("engine", "stage-0"), ("api",)], ids="+".join)
 def test_whatever_is_killed_in_mid_answer_the_group_comes_together_again(
     zmq_group: Group, victims: tuple[str, ...]
 ) -> None:
     check_recovery(zmq_group, victims)
 
 
-@pytest.mark.parametrize("victims", [("stage-0",), ("engine", "stage-1")], ids="+".join)
-def test_so_does_one_over_torch_distributed_whose_first_stage_keeps_the_rendezvous(
-    gloo_group: Group, victims: tuple[str, ...]
-) -> None:
-    check_recovery(gloo_group, victims)
+def test_so_does_one_over_torch_distributed_whose_first_stage_keeps_the_rendezvous(gloo_group: Group) -> None:
+    check_recovery(gloo_group, ("stage-0",))

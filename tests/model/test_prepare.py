@@ -30,11 +30,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def prepare(model: str, cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def prepare(model: str, cache: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs the command to its end, with caches of its own."""
     variables = {"ECHELON_CACHE": str(cache / "echelon"), "HF_HOME": str(cache / "hub"), "NO_PROXY": "127.0.0.1"}
     return subprocess.run(
-        [sys.executable, "-m", "workers.prepare", model],
+        [sys.executable, "-m", "workers.prepare", model, *options],
         env={**os.environ, **variables, **environment},
         capture_output=True,
         text=True,
@@ -224,3 +224,16 @@ def test_a_wheel_with_another_hash_is_refused(tmp_path: Path) -> None:
     (tmp_path / "some.whl").write_bytes(b"not the wheel")
     with pytest.raises(ConfigError, match=r"some\.whl: sha256 is .* expected bcc81830"):
         check_hash(tmp_path / "some.whl")
+
+
+def test_a_link_gives_the_folder_a_path_that_stays(tiny: Path, tmp_path: Path) -> None:
+    link = tmp_path / "served"
+    for model in (str(tiny), "tiny"):
+        folder = prepared(prepare(model, tmp_path, "--link", str(link)))
+        assert link.readlink() == folder
+
+
+def test_a_link_replaces_nothing_but_links(tiny: Path, tmp_path: Path) -> None:
+    refused = prepare(str(tiny), tmp_path, "--link", str(tmp_path))
+    assert_refused(refused, "--link")
+    assert tmp_path.is_dir()

@@ -108,7 +108,7 @@ class PipelineSim:
             self._apply(self.schedule.start(request.prompt, request.max_tokens, request.stop_tokens))
             self._current = number
             if request.abort_after is not None:
-                self._at(request.abort_after, self._abort, number)
+                self._after(request.abort_after, self._abort, number)
             while self.schedule.running:
                 self._next_event()
         while self._events:  # dead frames still cross every edge
@@ -122,8 +122,11 @@ class PipelineSim:
         self.now, _, action, args = heapq.heappop(self._events)
         action(*args)
 
-    def _at(self, delay: float, action: Callable[..., None], *args: Any) -> None:
-        heapq.heappush(self._events, (self.now + delay, next(self._order), action, args))
+    def _after(self, delay: float, action: Callable[..., None], *args: Any) -> None:
+        self._at(self.now + delay, action, *args)
+
+    def _at(self, time: float, action: Callable[..., None], *args: Any) -> None:
+        heapq.heappush(self._events, (time, next(self._order), action, args))
 
     def _noisy(self, mean: float) -> float:
         return mean * (1 + self._jitter * (self._rng.random() * 2 - 1))
@@ -133,7 +136,7 @@ class PipelineSim:
         delay = self._noisy(self._control_delay) * (1 + 20 * self._jitter * self._rng.random())
         arrival = max(self._last.get(key, 0.0), self.now + delay)
         self._last[key] = arrival
-        self._at(arrival - self.now, action, *args)
+        self._at(arrival, action, *args)  # not now + (arrival - now): rounding could overtake
 
     # --- rank 0 ---
 
@@ -168,7 +171,7 @@ class PipelineSim:
     def _draft(self) -> None:
         if self._drafting is None and self.schedule.wants_draft():
             self._drafting = (self.schedule.epoch, len(self.schedule.tokens))
-            self._at(self._noisy(self._draft_time), self._drafted)
+            self._after(self._noisy(self._draft_time), self._drafted)
 
     def _drafted(self) -> None:
         wanted, self._drafting = self._drafting, None
@@ -210,7 +213,7 @@ class PipelineSim:
         self.skipped += not alive
         if alive:
             stage.kv[frame.position :] = frame.tokens
-        self._at(self._noisy(1.0) if alive else 0.001, self._finish, index, frame, alive)
+        self._after(self._noisy(1.0) if alive else 0.001, self._finish, index, frame, alive)
 
     def _finish(self, index: int, frame: Frame, alive: bool) -> None:
         stage = self._stages[index]

@@ -8,14 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speculation.drafters.base import Draft
 from speculation.drafters.choose import choose_drafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
-from workers.config import DrafterConfig
+from workers.config import DrafterConfig, Endpoints, EngineConfig
 from workers.errors import ConfigError
 from workers.messages import Sampling
 
 SAMPLING = Sampling(seed=0)
+
+
+def engine(drafter: DrafterConfig) -> EngineConfig:
+    return EngineConfig("/nowhere", (1, 1), Endpoints("", "", (), ()), drafter=drafter)
 
 
 def look_up(verified: Sequence[int], tokens: Sequence[int], longest: int, shortest: int) -> int | None:
@@ -41,13 +46,14 @@ def test_ngram_finds_the_latest_occurrence_of_the_longest_suffix(
     prompt: list[int], output: list[int], drafts: list[int], shortest: int, more: int
 ) -> None:
     drafter = NgramDrafter(shortest + more, shortest)
-    drafter.begin([1, 2, 3], SAMPLING)
-    drafter.begin(prompt, SAMPLING)
+    drafter.begin([1, 2, 3], SAMPLING, 0)
+    drafter.begin(prompt, SAMPLING, 0)
     tokens = list(prompt)
     for token in output:
         tokens.append(token)
         drafter.verified([*tokens, 0, 1], len(tokens))
-    assert drafter.draft(tokens + drafts) == look_up(tokens, tokens + drafts, shortest + more, shortest)
+    expected = look_up(tokens, tokens + drafts, shortest + more, shortest)
+    assert drafter.draft(tokens + drafts) == (None if expected is None else Draft((expected,)))
 
 
 def test_ngram_refuses_lengths_that_make_no_sense() -> None:
@@ -57,25 +63,25 @@ def test_ngram_refuses_lengths_that_make_no_sense() -> None:
 
 def test_a_script_is_replayed_and_wrong_where_it_says_so() -> None:
     drafter = ScriptedDrafter(Script([Recording([9, 9]), Recording([1, 2, 3, 4], frozenset({3}))]), vocab_size=5)
-    drafter.begin([1], SAMPLING)
-    assert [drafter.draft([0] * position) for position in range(1, 5)] == [2, 3, 0, None]
-    drafter.begin([7], SAMPLING)
+    drafter.begin([1], SAMPLING, 0)
+    assert [drafter.draft([0] * position) for position in range(1, 5)] == [Draft((2,)), Draft((3,)), Draft((0,)), None]
+    drafter.begin([7], SAMPLING, 0)
     assert drafter.draft([7]) is None
 
 
 def test_a_script_is_wrong_as_often_as_it_says() -> None:
     drafter = ScriptedDrafter(Script([Recording([0] * 4000, wrong_probability=0.3)]), vocab_size=2)
-    drafter.begin([0], SAMPLING)
-    wrong = sum(drafter.draft([0] * position) == 1 for position in range(1, 4000))
+    drafter.begin([0], SAMPLING, 0)
+    wrong = sum(drafter.draft([0] * position) == Draft((1,)) for position in range(1, 4000))
     assert 0.27 < wrong / 3999 < 0.33
 
 
 def test_choose_reads_the_script(tmp_path: Path) -> None:
     path = tmp_path / "script.json"
     path.write_bytes(msgspec.json.encode(Script([Recording([1, 2])])))
-    drafter = choose_drafter(DrafterConfig("scripted", script=str(path)), 10)
-    drafter.begin([1], SAMPLING)
-    assert drafter.draft([1]) == 2
+    drafter = choose_drafter(engine(DrafterConfig("scripted", script=str(path))), 10)
+    drafter.begin([1], SAMPLING, 0)
+    assert drafter.draft([1]) == Draft((2,))
 
 
 @pytest.mark.parametrize(
@@ -89,18 +95,18 @@ def test_choose_reads_the_script(tmp_path: Path) -> None:
 )
 def test_choose_names_what_is_wrong(config: DrafterConfig, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        choose_drafter(config, 10)
+        choose_drafter(engine(config), 10)
 
 
 def test_a_malformed_script_is_refused_with_the_path_of_the_field(tmp_path: Path) -> None:
     path = tmp_path / "script.json"
     path.write_text('{"recordings": [{"tokens": ["a"]}]}')
     with pytest.raises(ConfigError, match=r"recordings\[0\].tokens"):
-        choose_drafter(DrafterConfig("scripted", script=str(path)), 10)
+        choose_drafter(engine(DrafterConfig("scripted", script=str(path))), 10)
 
 
 def test_made_up_drafts_depend_on_the_position_only_and_stay_in_the_vocabulary() -> None:
-    drafter = choose_drafter(DrafterConfig("scripted", scripted_acceptance=0.5), 7)
+    drafter = choose_drafter(engine(DrafterConfig("scripted", scripted_acceptance=0.5)), 7)
     drafts = [drafter.draft([3] * position) for position in range(1, 200)]
     assert drafts == [drafter.draft([4] * position) for position in range(1, 200)]
-    assert set(drafts) == set(range(7))
+    assert {draft.token for draft in drafts if draft is not None} == set(range(7))

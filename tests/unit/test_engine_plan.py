@@ -10,9 +10,11 @@ from server.engine_plan import (
     choose_devices,
     choose_drafter_config,
     local_endpoints,
+    network_endpoints,
     plan_engine,
+    plan_over_network,
 )
-from workers.config import EngineConfig, load_config, save_config
+from workers.config import EngineConfig, TransportName, load_config, save_config
 from workers.errors import ConfigError
 
 SIZE = ModelSize(Path("/models/m"), [10] * 30, 80, 4096)
@@ -93,3 +95,34 @@ def test_a_toml_configuration_is_read_and_a_wrong_field_named(tmp_path: Path) ->
     path.write_text(path.read_text().replace("split = [1, 2]", 'split = "two"'))
     with pytest.raises(ConfigError, match=r"split"):
         load_config(path)
+
+
+def test_processes_on_several_hosts_share_no_port_and_meet_where_they_listen() -> None:
+    config = plan_over_network(EngineOptions(stages=2, device="cuda:0"), SIZE, ("engine", "a", "b"), 5550)
+    ends = config.endpoints
+    assert (config.transport, config.devices, ends.listen) == ("nccl", ("cuda:0",), "0.0.0.0")
+    assert all(address.startswith("tcp://engine:") for address in (ends.bus, ends.results, *ends.control))
+    assert [address.rsplit(":", 1)[0] for address in (*ends.data, ends.rendezvous)] == ["tcp://a", "tcp://b", "tcp://a"]
+    used = [ends.bus, ends.results, ends.rendezvous, *ends.control, *ends.data]
+    assert len({address.rsplit(":", 1)[1] for address in used}) == len(used)
+
+
+def test_ip_addresses_listen_on_themselves_alone() -> None:
+    assert network_endpoints(["10.0.0.1", "10.0.0.1", "10.0.0.2"], 2, 5550).listen is None
+    assert network_endpoints(["10.0.0.1", "10.0.0.1", "gpu-box"], 2, 5550).listen == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "port", "transport", "message"),
+    [
+        (["engine", "a"], 5550, "auto", "--hosts needs 3 names"),
+        (["engine", "a", ""], 5550, "auto", "--hosts needs 3 names"),
+        (["engine", "a", "b"], 65530, "auto", "--port 65530"),
+        (["engine", "a", "b"], 5550, "inprocess", "--transport inprocess"),
+    ],
+)
+def test_hosts_and_ports_that_cannot_work_are_refused(
+    hosts: list[str], port: int, transport: TransportName, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_over_network(EngineOptions(stages=2, transport=transport), SIZE, hosts, port)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
+from speculation.drafters.base import Draft, Drafter
 from speculation.drafters.forced import ForcedDrafter
 from tests.small_model import EOS, VOCAB_SIZE, byte_level_tokenizer, write_model_folder
 from workers.grammar import GrammarFailed, GrammarMatcher, Grammars, only_choice, permits
@@ -99,57 +100,54 @@ def test_only_choice(mask: bytes, choice: int | None) -> None:
     assert only_choice(mask) == choice
 
 
-class Guesser:
+class Guesser(Drafter):
     """Guesses one fixed token, and counts how often it was asked."""
 
     def __init__(self, guess: int) -> None:
         self.guess = guess
         self.asked = 0
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling) -> None:
+    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
         self.asked = 0
 
-    def verified(self, tokens: Sequence[int], count: int) -> None:
-        pass
-
-    def draft(self, tokens: Sequence[int]) -> int | None:
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
         self.asked += 1
-        return self.guess
+        return Draft((self.guess,))
 
 
 def test_forced_tokens_are_drafted_without_asking_the_drafter(grammars: Grammars) -> None:
     inner = Guesser(EOS)
     drafter = ForcedDrafter(inner, grammars)
     prompt = [7, 8, 9]
-    drafter.begin(prompt, Sampling(seed=0, grammar=GRAMMAR))
+    drafter.begin(prompt, Sampling(seed=0, grammar=GRAMMAR), 0)
     tokens = [*prompt, ANSWER[0]]
     drafter.verified(tokens, len(tokens))
     while inner.asked == 0:
         draft = drafter.draft(tokens)
         if draft is not None:
-            tokens.append(draft)
+            tokens.append(draft.token)
     assert tokens == [*prompt, *ANSWER[: len(tokens) - 3]]
     assert len(tokens) > 8
     # The first choice is between two cities: what is verified in its place is followed, drafts behind it are dropped.
     tokens.append(ANSWER[len(tokens) - 3])
     drafter.verified(tokens, len(tokens))
-    assert drafter.draft(tokens) in (None, ANSWER[len(tokens) - 3])
+    assert drafter.draft(tokens) in (None, Draft((ANSWER[len(tokens) - 3],)))
 
 
 def test_a_rejected_draft_is_forgotten(grammars: Grammars) -> None:
     drafter = ForcedDrafter(Guesser(ANSWER[5]), grammars)
-    drafter.begin([7], Sampling(seed=0, grammar=GRAMMAR))
+    drafter.begin([7], Sampling(seed=0, grammar=GRAMMAR), 0)
     drafter.verified([7, ANSWER[0]], 2)
     drafter.draft([7, ANSWER[0], EOS, EOS])
     for count in range(2, len(ANSWER) + 1):
         drafter.verified([7, *ANSWER[:count]], count + 1)
         forced = only_choice(fresh(grammars, ANSWER[:count]) or b"")
         if forced is not None:
-            assert drafter.draft([7, *ANSWER[:count]]) == forced
+            assert drafter.draft([7, *ANSWER[:count]]) == Draft((forced,))
 
 
 def test_without_a_grammar_it_is_the_drafter_itself(grammars: Grammars) -> None:
     drafter = ForcedDrafter(Guesser(77), grammars)
-    drafter.begin([7], Sampling(seed=0))
+    drafter.begin([7], Sampling(seed=0), 0)
     drafter.verified([7, 8], 2)
-    assert drafter.draft([7, 8]) == 77
+    assert drafter.draft([7, 8]) == Draft((77,))

@@ -1,0 +1,36 @@
+"""Loads a draft module and makes a drafter of it."""
+
+from pathlib import Path
+
+import torch
+
+from speculation.drafters.pdm import PdmDrafter
+from speculation.pdm.authors import read_authors
+from speculation.pdm.checkpoint import load_module
+from speculation.pdm.runtime import DraftRuntime
+from speculation.pdm.target import read_tensor
+from workers.config import EngineConfig
+from workers.errors import ConfigError
+from workers.model_bytes import EMBEDDING
+from workers.progress import Progress
+
+
+def load_pdm(engine: EngineConfig) -> PdmDrafter:
+    """The configured draft module for the engine's model and split; float32 on a CPU, the engine's dtype elsewhere.
+
+    Raises `ConfigError` where it belongs to another target or cannot be read.
+    """
+    config = engine.drafter
+    if config.module is None:
+        raise ConfigError(f"--drafter {config.name} needs --draft-module PATH: no module is known for this model")
+    path, model = Path(config.module), Path(engine.model)
+    device = torch.device(config.device)
+    dtype = torch.float32 if device.type == "cpu" else getattr(torch, engine.dtype)
+    torch.set_num_threads(config.threads)
+    with Progress(f"draft module {path.name}: loading on {device}"):
+        read = read_authors if path.suffix == ".pt" else load_module
+        module = read(path, model, config.module_target).to(device, dtype).eval().requires_grad_(False)
+        embedding = read_tensor(model, EMBEDDING).to(device, dtype)
+    capacity = engine.max_model_len
+    runtime = DraftRuntime(module, engine.split, capacity)
+    return PdmDrafter(runtime, embedding, module.draft_to_target, module.config.vocab_size, capacity)

@@ -1,0 +1,152 @@
+"""The files of deploy/: they agree with each other and with the code. Nothing is built or started here."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from server.engine_figures import EngineFigures
+from server.engine_metrics import engine_metrics
+from server.engine_plan import network_endpoints
+from server.metrics import RequestMetrics
+from server.settings import load_settings
+from tests.stub_engine import INFO
+from workers.config import load_config
+from workers.messages import SpeculationCounts, StageTimings, Status
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+GROUP = ("engine", "stage-0", "stage-1")
+DEFAULT_MODEL_LAYERS = 30
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    return found
+
+
+@pytest.mark.parametrize(("name", "transport", "device"), [("engine", "nccl", "cuda:0"), ("engine.cpu", "zmq", "cpu")])
+def test_engine_configurations_fit_the_default_model_and_the_services(name: str, transport: str, device: str) -> None:
+    config = load_config(DEPLOY / f"{name}.json")
+    assert config.endpoints == network_endpoints(GROUP, config.stages, 5550)
+    assert sum(config.split) == DEFAULT_MODEL_LAYERS
+    # A container sees its own GPU only, as the first one.
+    assert (config.transport, config.devices) == (transport, (device,))
+
+
+def test_the_api_server_and_the_engine_share_bus_and_model() -> None:
+    settings, config = load_settings(DEPLOY / "server.json"), load_config(DEPLOY / "engine.json")
+    assert (settings.bus, settings.model) == (config.endpoints.bus, config.model)
+
+
+def test_every_stage_has_a_container_with_a_gpu_of_its_own(services: dict[str, Any]) -> None:
+    gpus = []
+    for stage in range(load_config(DEPLOY / "engine.json").stages):
+        service = services[f"stage-{stage}"]
+        assert service["command"][:3] == ["workers", "--stage", str(stage)]
+        (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+        gpus += device["device_ids"]
+    assert len(set(gpus)) == len(gpus)
+
+
+def test_whoever_leaves_a_group_is_started_again_even_after_a_clean_exit(services: dict[str, Any]) -> None:
+    assert {services[name]["restart"] for name in (*GROUP, "api")} == {"unless-stopped"}
+
+
+def test_the_bus_cannot_be_reached_from_outside(services: dict[str, Any]) -> None:
+    networks = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["networks"]
+    assert networks["bus"] == {"internal": True}
+    for name in GROUP:
+        assert services[name]["networks"] == ["bus"]
+        assert "ports" not in services[name]
+    assert {name for name, service in services.items() if "bus" in service["networks"]} == {*GROUP, "api", "plan"}
+
+
+def test_ports_are_published_on_loopback_unless_the_operator_says_otherwise(services: dict[str, Any]) -> None:
+    published = [port for service in services.values() for port in service.get("ports", ())]
+    assert len(published) == 3
+    assert all(port.startswith(("127.0.0.1:", "${API_ADDRESS:-127.0.0.1}:")) for port in published)
+
+
+def test_the_cpu_variant_takes_every_gpu_away_and_has_its_own_engine_configuration(services: dict[str, Any]) -> None:
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """Reads `!reset`, which only Docker Compose knows."""
+
+    Loader.add_constructor("!reset", lambda loader, node: "reset")
+    override = yaml.load((DEPLOY / "compose.cpu.yaml").read_text(), Loader)["services"]
+    assert set(override) == set(GROUP)
+    for name, service in override.items():
+        assert service["volumes"] == ["./engine.cpu.json:/etc/echelon/engine.json:ro"]
+        assert ("deploy" in services[name]) == (service.get("deploy") == "reset")
+
+
+@pytest.mark.parametrize("files", [("compose.yaml",), ("compose.yaml", "compose.cpu.yaml")], ids="+".join)
+def test_docker_compose_accepts_the_files(files: tuple[str, ...]) -> None:
+    command = compose_command()
+    if len(files) > 1 and command == ["docker-compose"]:
+        pytest.skip("!reset needs Docker Compose 2.24 or newer")
+    chosen = [word for file in files for word in ("-f", str(DEPLOY / file))]
+    done = subprocess.run([*command, *chosen, "config"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    resolved = yaml.safe_load(done.stdout)["services"]
+    assert ("deploy" in resolved["stage-0"]) == (len(files) == 1)
+
+
+def compose_command() -> list[str]:
+    """The installed Docker Compose, as a plugin or as the older program; skips the test without one."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]) is None:
+            continue
+        if subprocess.run([*command, "version"], capture_output=True, timeout=60, check=False).returncode == 0:
+            return command
+    pytest.skip("Docker Compose is not installed")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Prometheus) is not installed")
+def test_prometheus_accepts_its_configuration() -> None:
+    command = ["promtool", "check", "config", str(DEPLOY / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_metric_on_the_dashboard_is_one_that_the_server_has() -> None:
+    names = served_metrics()
+    expressions = dashboard_expressions()
+    assert expressions
+    for expression in expressions:
+        used = re.findall(r"echelon:\w+", expression)
+        assert used, expression
+        assert set(used) <= names, expression
+
+
+def test_the_dashboard_selects_phases_that_exist() -> None:
+    named = {phase for text in dashboard_expressions() for phases in re.findall(r'phase=~?"([^"]+)"', text)
+             for phase in phases.split("|")}  # fmt: skip
+    assert named == {"idle", "receive", "forward", "sample", "emulate", "send"}
+
+
+def dashboard_expressions() -> list[str]:
+    """All PromQL of the Grafana dashboard."""
+    dashboard = json.loads((DEPLOY / "grafana" / "dashboards" / "latency.json").read_text())
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def served_metrics() -> set[str]:
+    """Names of all series that /metrics has after a pipeline was full."""
+    metrics = RequestMetrics()
+    metrics.finished.labels("stop").inc()
+    metrics.refused.labels("400").inc()
+    figures = EngineFigures()
+    for number in range(2):
+        timings = StageTimings(frames=number, forward_ns=number)
+        status = Status(number, INFO, 0, 0, SpeculationCounts(), number, number, [timings] * INFO.stages)
+        figures.update(status)
+    families = [*metrics.registry.collect(), *engine_metrics(figures, status)]
+    always = {"echelon:engine_up", "echelon:open_sequences"}  # of the collector, which needs a connection
+    return {sample.name for family in families for sample in family.samples} | always
