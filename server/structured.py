@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.errors import bad_request
+from server.reasoning import CLOSE, OPEN
 from server.structured_protocol import StructuredFields
 from server.tools.dialects import Dialect
 
@@ -64,12 +65,19 @@ def restrict(
         ]
     start = " | ".join(options)
     if thinking is not None:
-        rules.append(f"thought: /(.|\\n)*/ {literal('</think>')} /\\s*/")
-        start = f"thought ({start})" if thinking.opened else f"({literal('<think>')} thought)? ({start})"
+        rules += _thought_rules(literal)
+        start = f"thought ({start})" if thinking.opened else f"({literal(OPEN)} thought)? ({start})"
     if start == "@answer":
         return Restriction(param, _bounded(json.dumps({"grammars": parts}), param))
     lark = {"lark_grammar": "\n".join([f"start: {start}", *rules])}
     return Restriction(param, _bounded(json.dumps({"grammars": [lark, *parts]}), param))
+
+
+def _thought_rules(literal: Literal) -> list[str]:
+    close = literal(CLOSE)
+    # A mark that is spelled out could be part of the thought as well: the first one ends it.
+    lazy = "[lazy]" if close == quoted(CLOSE) else ""
+    return ["thought: marked /\\s*/", f"marked{lazy}: THOUGHT {close}", "THOUGHT: /(.|\\n)*/"]
 
 
 def _answer(fields: StructuredFields) -> tuple[str, dict[str, Any]] | None:

@@ -41,7 +41,7 @@ class ModelTokenizer:
         self._special_ids = frozenset(number for number, token in added.items() if token.special)
         self._control_ids = frozenset(self.control_tokens.values())
         self._data = data
-        self._byte_level = "ByteLevel" in json.dumps(data.get("decoder"))
+        self._bytes = byte_level_table() if "ByteLevel" in json.dumps(data.get("decoder")) else None
         self.eos_ids = read_end_tokens(folder)
 
     @cached_property
@@ -107,8 +107,8 @@ class ModelTokenizer:
         byte = _BYTE_TOKEN.fullmatch(piece)
         if byte is not None:
             return bytes([int(byte[1], 16)])
-        if self._byte_level:
-            table = byte_level_table()
+        if self._bytes is not None:
+            table = self._bytes
             return b"".join(bytes([table[char]]) if char in table else char.encode() for char in piece)
         return str(piece).replace(_SPACE_MARK, " ").encode()
 

@@ -50,7 +50,7 @@ class PdmDrafter(Drafter):
         self._sampling = Sampling(seed=0)
         self._prompt_tokens = 0
         self._embedded = 0  # positions whose column 0 is filled
-        self._origins: list[tuple[int, int]] = []  # epochs of this request, each with its first position
+        self._origins = [(0, 0)]  # epochs of this request, each with its first position
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
         """Embeds the prompt and forgets everything else."""

@@ -21,6 +21,7 @@ from workers.errors import ConfigError
 from workers.grammar import GrammarMatcher, Grammars
 
 MARKERS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<think>", "</think>")
+ENDING = ('"', "}", ",", "</think>")
 TOOLS = [
     {
         "type": "function",
@@ -67,22 +68,23 @@ class Model:
         literal = special_literal({name: control[name] for name in self.chat.markers if name in control})
         return self.chat.restriction(request, self._encode(prompt), self.tokenizer, literal)
 
-    def write(self, request: ChatCompletionRequest, seed: int, prompt: str = "") -> list[Part]:
-        """The parts of one answer; the walk favours the end, so that it comes to one."""
+    def write(self, request: ChatCompletionRequest, seed: int, prompt: str = "", begin: str = "") -> list[Part]:
+        """The parts of one answer that starts with `begin`; the walk favours the end, so that it comes to one."""
         restriction = self.restriction(request, prompt)
         assert restriction is not None
         matcher, chance = GrammarMatcher(self.grammars, restriction.grammar), random.Random(seed)
-        output: list[int] = []
+        output = self._encode(begin)
+        matcher.write(0, output)
         while not output or output[-1] != EOS:
             allowed = matcher.allowed()
             assert allowed is not None
             legal = [token for token in range(400) if allowed[token >> 3] >> (token & 7) & 1]
             assert legal
-            ending = [token for token in legal if token == EOS or self.tokenizer.token_text(token) in ('"', "}", ",")]
+            ending = [token for token in legal if token == EOS or self.tokenizer.token_text(token) in ENDING]
             token = chance.choice(ending if ending and chance.random() < 0.3 else legal)
             matcher.write(len(output), [token])
             output.append(token)
-            assert len(output) < 2000
+            assert len(output) < 500
         reading = self.chat.reading(request, self._encode(prompt), self.tokenizer)
         reader, decode = reading.reader(), self.tokenizer.decode_keeping(reading.kept)
         return merge([*reader.push(decode(output[:-1])), *reader.flush()])
@@ -140,10 +142,11 @@ def test_a_schema_and_tools_leave_the_model_the_choice(folder: Path) -> None:
 def test_reasoning_comes_before_a_restricted_answer(folder: Path) -> None:
     model = Model(folder, template="<think> </think>")
     request = body(guided_choice=["yes", 'no "quoted"', "é🙂/\n"])
-    for seed, prompt in itertools.product(range(4), ("", "hello <think>\n")):
-        parts = model.write(request, seed, prompt)
+    for seed, opened in itertools.product(range(4), (False, True)):
+        prompt, begin = ("<think>\n", "hm</think>\n\n") if opened else ("", "<think>hm</think>")
+        parts = model.write(request, seed, prompt, begin)
         assert text_of(parts) in ("yes", 'no "quoted"', "é🙂/\n")
-        assert "</think>" not in reasoning_of(parts)
+        assert reasoning_of(parts) == "hm"
 
 
 @pytest.mark.parametrize("pattern", [r"[ab]/\d\/x{2}", r"(?i)\w+\n?", "é|🙂"])

@@ -1,0 +1,156 @@
+"""The draft module inside a running engine: it never changes a token, and what it drafts never depends on timing."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from speculation.drafters.base import Draft
+from speculation.drafters.combined import CombinedDrafter
+from speculation.drafters.ngram import NgramDrafter
+from speculation.drafters.none import NoDrafter
+from speculation.drafters.pdm import CANDIDATES, PdmDrafter
+from speculation.pdm.module import DraftModule
+from speculation.pdm.runtime import DraftRuntime
+from speculation.pdm.target import read_head, read_tensor
+from tests.harness import LocalEngine, local_engine
+from tests.model.identity import RecordingSampler, one_thread, recorded_logits
+from tests.model.pdm.modules import random_module
+from workers.messages import Sampling
+from workers.model_bytes import EMBEDDING
+
+ANCHORS = (0, 3, 5, 9, 12)
+SPLITS = [(8, 8), (6, 5, 5), (3, 3, 3, 3, 4), (12, 4, 0)]
+PROMPT = [40, 41, 42, 40, 41, 42, 40, 41] * 20
+NEW = 40
+CAPACITY = 512
+
+
+class RecordedPdm(PdmDrafter):
+    """Remembers its drafts by the first position of the epoch and the number of tokens before the draft."""
+
+    def __init__(self, module: DraftModule, embedding: torch.Tensor, split: tuple[int, ...]) -> None:
+        super().__init__(
+            DraftRuntime(module, split, CAPACITY), embedding, module.draft_to_target, module.config.vocab_size, CAPACITY
+        )
+        self.drafts: dict[tuple[int, tuple[int, ...]], Draft] = {}
+
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
+        draft = super().draft(tokens)
+        if draft is not None:
+            self.drafts[self._origin(), tuple(tokens)] = draft
+        return draft
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def module(tiny_model: Path) -> DraftModule:
+    """A random module with the target's own head, so that some of its drafts are right."""
+    made = random_module(AutoConfig.from_pretrained(tiny_model), anchors=ANCHORS)
+    made.take_head(read_head(tiny_model).float())
+    return made.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module", params=SPLITS, ids=str)
+def split(request: pytest.FixtureRequest) -> tuple[int, ...]:
+    chosen: tuple[int, ...] = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def engine(split: tuple[int, ...], tiny_model: Path) -> Iterator[LocalEngine]:
+    settings = {"max_model_len": CAPACITY, "prefill_chunk": 64}
+    with recorded_logits(), local_engine(tiny_model, split, ANCHORS[1:], **settings) as running:
+        yield running
+
+
+def drafter(module: DraftModule, tiny_model: Path, split: tuple[int, ...]) -> RecordedPdm:
+    return RecordedPdm(module, read_tensor(tiny_model, EMBEDDING).float(), split)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(seed=0, temperature=0), Sampling(seed=3, top_k=200, top_p=0.9)])
+def test_tokens_and_logits_are_those_of_plain_decoding(
+    engine: LocalEngine, module: DraftModule, tiny_model: Path, split: tuple[int, ...], sampling: Sampling
+) -> None:
+    engine.drafter.current = NoDrafter()
+    RecordingSampler.seen = {}
+    plain = engine.client.generate(PROMPT, NEW, sampling)
+    logits = RecordingSampler.seen
+    pdm = drafter(module, tiny_model, split)
+    for candidate in (pdm, CombinedDrafter(pdm, NgramDrafter(6, 1))):
+        engine.drafter.current = candidate
+        for _ in range(2):
+            RecordingSampler.seen = {}
+            result = engine.client.generate(PROMPT, NEW, sampling)
+            assert result.tokens == plain.tokens
+            assert all(torch.equal(RecordingSampler.seen[position], row) for position, row in logits.items())
+            counts = result.counts
+            assert counts is not None
+            assert counts.drafted == counts.accepted + counts.rejected + counts.discarded > 0
+
+
+def test_drafts_do_not_depend_on_timing(
+    engine: LocalEngine, module: DraftModule, tiny_model: Path, split: tuple[int, ...]
+) -> None:
+    first, second = drafter(module, tiny_model, split), drafter(module, tiny_model, split)
+    engine.drafter.current = first
+    engine.client.generate(PROMPT, NEW)
+    settings = {"max_model_len": CAPACITY, "prefill_chunk": 64, "emulate_stage_ms": 4.0, "delta": 1}
+    with local_engine(tiny_model, split, ANCHORS[1:], **settings) as slow:
+        slow.drafter.current = second
+        slow.client.generate(PROMPT, NEW)
+    both = first.drafts.keys() & second.drafts.keys()
+    assert len(both) >= NEW - 5
+    for key in both:
+        assert first.drafts[key] == second.drafts[key], key
+
+
+def test_a_draft_is_the_one_of_a_pass_over_the_whole_text(
+    engine: LocalEngine, module: DraftModule, tiny_model: Path, split: tuple[int, ...]
+) -> None:
+    pdm = drafter(module, tiny_model, split)
+    engine.drafter.current = pdm
+    text = PROMPT + engine.client.generate(PROMPT, NEW).tokens
+    engine.client.status()  # a ping through all stages: every tap of the request has arrived
+    checked = 0
+    for (origin, tokens), draft in pdm.drafts.items():
+        newest = len(tokens) - 1
+        # Anchors of rejected drafts have been overwritten: only what became the text can be computed again.
+        if list(tokens) == text[: len(tokens)] and newest < pdm._filled(len(split)):
+            fresh = DraftRuntime(module, split, CAPACITY)
+            logits = fresh.draft(fresh.plan(origin, newest), pdm._buffer[: newest + 1])
+            assert draft.token == int(logits.argmax()), (origin, newest)
+            checked += 1
+    assert checked > NEW / 3
+
+
+def test_aborts_leave_nothing_behind(
+    engine: LocalEngine, module: DraftModule, tiny_model: Path, split: tuple[int, ...]
+) -> None:
+    engine.drafter.current = NoDrafter()
+    client = engine.client
+    plain = client.generate(PROMPT, 20).tokens
+    engine.drafter.current = drafter(module, tiny_model, split)
+    for after in (1, 2, 5, 9):
+        identifier = client.send(PROMPT[::-1], 100)
+        assert client.result(identifier, abort_after=after).finish == "abort"
+        assert client.generate(PROMPT, 20).tokens == plain
+
+
+def test_the_rank_of_the_right_token_is_counted(
+    engine: LocalEngine, module: DraftModule, tiny_model: Path, split: tuple[int, ...]
+) -> None:
+    engine.drafter.current = drafter(module, tiny_model, split)
+    counts = engine.client.generate(PROMPT, NEW).counts
+    assert counts is not None
+    assert counts.ranked == counts.accepted + counts.rejected
+    assert counts.hits[0] == counts.accepted
+    assert counts.hits == sorted(counts.hits)
+    assert counts.hits[-1] > counts.hits[0], f"none of {CANDIDATES} candidates was ever right"
