@@ -63,6 +63,8 @@ def main() -> int:
         access_log=False,
         log_config=None,
         server_header=False,
+        ssl_keyfile=settings.ssl_keyfile,
+        ssl_certfile=settings.ssl_certfile,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )

@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
+from server.access import ApiKeys, RequestLimit
 from server.body_limit import BodyLimit
 from server.engine_metrics import EngineCollector
 from server.error_handlers import install_error_handlers
@@ -12,6 +14,7 @@ from server.routes.chat import chat_router
 from server.routes.completions import completion_router
 from server.routes.models import models_router
 from server.routes.operations import operations_router
+from server.routes.tokens import tokens_router
 from server.service import Service
 
 
@@ -24,10 +27,19 @@ def create_app(service: Service) -> FastAPI:
         yield
         await service.engine.stop()
 
-    app = FastAPI(title="Echelon", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(title="Echelon", redoc_url=None, lifespan=lifespan)
     service.metrics.registry.register(EngineCollector(service.engine))
-    app.add_middleware(BodyLimit, max_bytes=service.settings.max_body_bytes)
+    settings = service.settings
+    # Each one is put around those before it.
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, seconds=settings.body_timeout)
+    if settings.api_keys:
+        app.add_middleware(ApiKeys, keys=settings.api_keys)
+    app.add_middleware(RequestLimit, limit=settings.max_requests)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
+        )
     install_error_handlers(app, service.metrics)
-    for router in (chat_router, completion_router, models_router, operations_router):
+    for router in (chat_router, completion_router, models_router, operations_router, tokens_router):
         app.include_router(router(service))
     return app

@@ -1,14 +1,19 @@
-"""ASGI middleware that refuses large request bodies before they are read into memory."""
+"""ASGI middleware that refuses large request bodies before they are read into memory, and does not wait for slow ones."""
+
+import asyncio
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class BodyLimit:
-    """Raises HTTP 413 from the application's `receive` as soon as a body exceeds `max_bytes`."""
+    """Raises from the application's `receive`: HTTP 413 as soon as a body exceeds `max_bytes`, HTTP 408 where it has
+    not arrived whole within `seconds`.
+    """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, seconds: float) -> None:
         self._app = app
+        self._seconds = seconds
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -19,10 +24,19 @@ class BodyLimit:
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
         seen = 0
+        whole = False
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._seconds
 
         async def limited() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, whole
+            if whole:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, deadline - clock()))
+            except TimeoutError:
+                raise HTTPException(408, f"the request body did not arrive within {self._seconds:g} seconds") from None
+            whole = not message.get("more_body", False)
             if message["type"] == "http.request":
                 seen += len(message.get("body", b""))
                 if max(seen, int(declared) if declared.isdigit() else 0) > self._max_bytes:

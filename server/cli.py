@@ -9,8 +9,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from server.engine_plan import EngineOptions, choose_drafter_config, plan_over_network
-from server.launcher import ServerOptions, prepare_model, read_model, serve
+from server.engine_plan import DrafterOptions, EngineOptions, choose_drafter_config, plan_over_network
+from server.launcher import ServerOptions, display_name, prepare_model, read_model, serve
+from workers.draft_modules import shipped_module
 from workers.errors import ConfigError
 
 app = typer.Typer(
@@ -42,8 +43,11 @@ class Transport(StrEnum):
 class DrafterChoice(StrEnum):
     """Values of --drafter."""
 
+    auto = "auto"
     none = "none"
     ngram = "ngram"
+    pdm = "pdm"
+    pdm_ngram = "pdm+ngram"
     scripted = "scripted"
 
 
@@ -113,11 +117,27 @@ def serve_command(
     drafter: Annotated[
         DrafterChoice,
         typer.Option(
-            help="ngram: look the last tokens up in prompt and answer; none: plain pipeline; scripted: replay",
+            help="pdm: a draft module reads the stages' hidden states; ngram: look the last tokens up in prompt and "
+            "answer; pdm+ngram: whichever has lately been better; none: plain pipeline; scripted: replay; "
+            "auto: pdm+ngram where a module is given or comes with Echelon, else ngram",
             rich_help_panel=SPECULATION,
         ),
-    ] = DrafterChoice.ngram,
-    ngram_max: Annotated[int, typer.Option(min=1, help="Longest n-gram looked up", rich_help_panel=SPECULATION)] = 4,
+    ] = DrafterChoice.auto,
+    draft_module: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draft module for this model: a folder, or a .pt file of format v11 [default: the one that comes with "
+            "Echelon, if any]",
+            rich_help_panel=SPECULATION,
+        ),
+    ] = None,
+    draft_device: Annotated[
+        str, typer.Option(help="Device of the draft module; auto is the first stage's", rich_help_panel=SPECULATION)
+    ] = "auto",
+    draft_threads: Annotated[
+        int, typer.Option(min=1, help="CPU threads of the draft module", rich_help_panel=SPECULATION)
+    ] = 1,
+    ngram_max: Annotated[int, typer.Option(min=1, help="Longest n-gram looked up", rich_help_panel=SPECULATION)] = 6,
     ngram_min: Annotated[int, typer.Option(min=1, help="Shortest n-gram looked up", rich_help_panel=SPECULATION)] = 1,
     delta: Annotated[
         int, typer.Option(min=0, help="Frames in flight beyond one a stage", rich_help_panel=SPECULATION)
@@ -137,6 +157,10 @@ def serve_command(
     ] = 0.0,
 ) -> None:
     """Serve MODEL over an OpenAI-compatible API, its layers split over pipeline stages."""
+    target = display_name(model)
+    drafting = DrafterOptions(
+        drafter.value, draft_module, draft_device, draft_threads, ngram_max, ngram_min, script, scripted_acceptance
+    )
     try:
         engine = EngineOptions(
             stages=stages,
@@ -148,7 +172,7 @@ def serve_command(
             threads=threads,
             prefill_chunk=prefill_chunk,
             delta=delta,
-            drafter=choose_drafter_config(drafter.value, ngram_min, ngram_max, script, scripted_acceptance),
+            drafter=choose_drafter_config(drafting, target, shipped_module(target), device),
             emulate_stage_ms=emulate_stage_ms,
             stall_timeout=stall_timeout,
         )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from server.assembler import Delta
 from server.formats import Envelope, Output
@@ -12,20 +12,36 @@ from server.responses import Completion, CompletionChoice, Usage
 
 
 class CompletionFormat:
-    """/v1/completions; `top_logprobs` says whether the most likely tokens were asked for."""
+    """/v1/completions; `top_logprobs` says whether the most likely tokens were asked for.
 
-    def __init__(self, envelope: Envelope, *, top_logprobs: bool) -> None:
+    `echo` is the text of each prompt, if it is to be repeated before the answer.
+    """
+
+    def __init__(self, envelope: Envelope, *, top_logprobs: bool, echo: Sequence[str] | None = None) -> None:
         self._envelope = envelope
+        self._echo = echo
         self._top_logprobs = top_logprobs
 
     def opening(self) -> list[Completion]:
-        """The tokens of the prompt, if they were asked for."""
-        if not self._envelope.plan.return_token_ids:
+        """The text and the tokens of each choice's prompt, if they were asked for."""
+        plan = self._envelope.plan
+        if self._echo is None and not plan.return_token_ids:
             return []
-        prompts = [generate.prompt for generate in self._envelope.plan.generates]
         return [
-            self._response([CompletionChoice(index, "", None, None, [], prompt)], self._envelope.chunk_usage)
-            for index, prompt in enumerate(prompts)
+            self._response(
+                [
+                    CompletionChoice(
+                        index,
+                        self._prompt_text(index),
+                        None,
+                        None,
+                        self._envelope.token_ids([]),
+                        generate.prompt if plan.return_token_ids else UNSET,
+                    )
+                ],
+                self._envelope.chunk_usage,
+            )
+            for index, generate in enumerate(plan.generates)
         ]
 
     def chunks(self, delta: Delta) -> list[Completion]:
@@ -41,7 +57,7 @@ class CompletionFormat:
 
     def whole(self, outputs: Sequence[Output], usage: Usage) -> Completion:
         """The response that is not streamed."""
-        choices = [self._choice(index, output) for index, output in enumerate(outputs)]
+        choices = [self._choice(index, output, self._prompt_text(index)) for index, output in enumerate(outputs)]
         if self._envelope.plan.return_token_ids:
             generates = self._envelope.plan.generates
             choices = [
@@ -50,10 +66,13 @@ class CompletionFormat:
             ]
         return self._response(choices, usage)
 
-    def _choice(self, index: int, output: Output) -> CompletionChoice:
+    def _prompt_text(self, index: int) -> str:
+        return "" if self._echo is None else self._echo[index // self._envelope.plan.n]
+
+    def _choice(self, index: int, output: Output, before: str = "") -> CompletionChoice:
         envelope = self._envelope
         logprobs = completion_logprobs(output.tokens, envelope.tokenizer, self._top_logprobs) if output.tokens else None
-        return CompletionChoice(index, output.text, logprobs, output.finish, envelope.token_ids(output.tokens))
+        return CompletionChoice(index, before + output.text, logprobs, output.finish, envelope.token_ids(output.tokens))
 
     def _response(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> Completion:
         envelope = self._envelope

@@ -30,6 +30,10 @@ class EngineFailed(EchelonError):
     """The engine has given up this request."""
 
 
+class DeadlineExceeded(EchelonError):
+    """The request has taken longer than this server allows."""
+
+
 class QueueFull(EchelonError):
     """No more sequences may be opened now."""
 

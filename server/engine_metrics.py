@@ -7,7 +7,7 @@ from prometheus_client.registry import Collector
 
 from server.engine_client import EngineClient
 from server.engine_figures import EngineFigures
-from workers.messages import EngineInfo, StageTimings, Status
+from workers.messages import HIT_RANKS, EngineInfo, StageTimings, Status
 
 _NS = 1e9
 
@@ -37,6 +37,13 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     yield _counter("speculation_rejected", "Drafts that were not", counts.rejected)
     yield _counter("speculation_discarded", "Drafts that were never verified", counts.discarded)
     yield _counter("speculation_cycles", "Pipeline cycles", counts.cycles)
+    yield _counter("speculation_ranked", "Verified drafts whose candidates are known", counts.ranked)
+    hits = CounterMetricFamily(
+        "echelon:speculation_hits", "Verified tokens among the drafter's first candidates", labels=["candidates"]
+    )
+    for width, count in zip(HIT_RANKS, counts.hits, strict=True):
+        hits.add_metric([str(width)], count)
+    yield hits
     yield _counter("full_cycles", "Cycles timed with the pipeline full", status.full_cycles)
     yield _counter("full_cycle_seconds", "Time of the full cycles", status.full_cycle_ns / _NS)
     yield from _rates(figures)

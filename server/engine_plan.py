@@ -25,6 +25,20 @@ class ModelSize:
 
 
 @dataclass(frozen=True)
+class DrafterOptions:
+    """The drafter's part of `echelon serve`'s options."""
+
+    name: DrafterName | Literal["auto"] = "auto"
+    module: Path | None = None
+    device: str = "auto"
+    threads: int = 1
+    ngram_max: int = 6
+    ngram_min: int = 1
+    script: Path | None = None
+    acceptance: float | None = None
+
+
+@dataclass(frozen=True)
 class EngineOptions:
     """The engine half of `echelon serve`'s options."""
 
@@ -133,16 +147,42 @@ def choose_max_model_len(asked: int | None, max_positions: int) -> int:
     return asked
 
 
-def choose_drafter_config(
-    name: DrafterName, ngram_min: int, ngram_max: int, script: Path | None, acceptance: float | None
-) -> DrafterConfig:
-    """Checks the drafter's options against each other."""
-    _require(1 <= ngram_min <= ngram_max, "--ngram-min must be at least 1 and at most --ngram-max")
-    _require(acceptance is None or 0 <= acceptance <= 1, "--scripted-acceptance must be a probability, 0 to 1")
-    given = [flag for flag, value in (("--script", script), ("--scripted-acceptance", acceptance)) if value is not None]
+def choose_drafter_config(options: DrafterOptions, target: str, shipped: Path | None, device: str) -> DrafterConfig:
+    """Checks the drafter's options against each other and settles `auto`.
+
+    `target` is the model's name, `shipped` the module that comes with Echelon for it, `device` that of the stages.
+    """
+    module = options.module or shipped
+    name: DrafterName = "ngram" if module is None else "pdm+ngram"
+    if options.name != "auto":
+        name = options.name
+    uses_module = name in ("pdm", "pdm+ngram")
+    _require(1 <= options.ngram_min <= options.ngram_max, "--ngram-min must be at least 1 and at most --ngram-max")
+    _require(options.threads >= 1, "--draft-threads must be at least 1")
+    _require(
+        options.acceptance is None or 0 <= options.acceptance <= 1,
+        "--scripted-acceptance must be a probability, 0 to 1",
+    )
+    scripted = {"--script": options.script, "--scripted-acceptance": options.acceptance}
+    given = [flag for flag, value in scripted.items() if value is not None]
     _require(name == "scripted" or not given, f"{' and '.join(given)} is for --drafter scripted")
     _require(name != "scripted" or len(given) == 1, "--drafter scripted needs --script FILE or --scripted-acceptance P")
-    return DrafterConfig(name, ngram_max, ngram_min, None if script is None else str(script.resolve()), acceptance)
+    _require(uses_module or options.module is None, f"--draft-module is for --drafter pdm or pdm+ngram, not {name}")
+    _require(
+        not uses_module or module is not None,
+        f"--drafter {name} needs --draft-module PATH: no module comes with Echelon for {target}",
+    )
+    return DrafterConfig(
+        name,
+        module=str(module.resolve()) if uses_module and module is not None else None,
+        module_target=target,
+        device=device.partition(",")[0] if options.device == "auto" else options.device,
+        threads=options.threads,
+        ngram_max=options.ngram_max,
+        ngram_min=options.ngram_min,
+        script=None if options.script is None else str(options.script.resolve()),
+        scripted_acceptance=options.acceptance,
+    )
 
 
 def local_endpoints(folder: Path, stages: int, attempt: int) -> Endpoints:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+_TYPES = {401: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):

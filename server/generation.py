@@ -1,10 +1,11 @@
 """One HTTP request's sequences on their way back: the single source of events for streams and whole responses."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 
 from server.assembler import Assembler, Delta
-from server.engine_client import EngineUnavailable
+from server.engine_client import DeadlineExceeded, EngineUnavailable
 from server.plan import Plan
 from server.reading import PLAIN, Reading
 from server.responses import Usage
@@ -34,10 +35,13 @@ class Generation:
         self._failed = False
         self._closed = False
         self._submission = service.engine.submit(plan.generates)
+        self._deadline = self._set_deadline(service.settings.request_timeout)
         self._metrics.prompt_tokens.inc(plan.prompt_tokens)
 
     async def deltas(self) -> AsyncIterator[Delta]:
-        """Events of all choices in the order they arrive; raises `EngineUnavailable` or `EngineFailed`."""
+        """Events of all choices in the order they arrive; raises `EngineUnavailable`, `EngineFailed` or
+        `DeadlineExceeded`.
+        """
         try:
             while any(choice.finish is None for choice in self._choices.values()):
                 message = await self._submission.get()
@@ -67,6 +71,8 @@ class Generation:
         if self._closed:
             return
         self._closed = True
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._submission.close()
         seconds = self._clock() - self._arrived
         other = "error" if self._failed else "abort"
@@ -82,6 +88,13 @@ class Generation:
             ",".join(finishes),
             seconds,
         )
+
+    def _set_deadline(self, seconds: float | None) -> asyncio.TimerHandle | None:
+        if seconds is None:
+            return None
+        error = DeadlineExceeded(f"the request took longer than the {seconds:g} seconds that this server allows")
+        left = self._arrived + seconds - self._clock()
+        return asyncio.get_running_loop().call_later(max(0.0, left), self._submission.put, error)
 
     def _measure(self, sequence: str, delta: Delta) -> None:
         tokens = len(delta.tokens)

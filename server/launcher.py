@@ -108,7 +108,8 @@ class Launcher:
         config = plan_engine(self._engine_options, self._model_size, endpoints)
         path = self._run_folder / f"engine-{self._attempts}.json"
         save_config(config, path)
-        self._engine.children.append(spawn("speculation rank", "speculation", "--config", str(path)))
+        rank_0 = spawn("speculation rank", "speculation", "--config", str(path), threads=config.drafter.threads)
+        self._engine.children.append(rank_0)
         if config.transport != "inprocess":
             for i in range(config.stages):
                 arguments = ("workers", "--stage", str(i), "--config", str(path))

@@ -150,6 +150,7 @@ class CompletionRequest(SamplingFields):
     prompt: Annotated[list[str | list[int]], PlainValidator(_prompts)]
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
 
+    echo: bool | None = None
+
     best_of: Any = None
-    echo: Any = None
     suffix: Any = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from server.chat_planning import ChatModel
 from server.chat_prompt import ChatPrompts
 from server.chat_template import ChatTemplate
-from server.engine_client import EngineClient, EngineFailed, EngineUnavailable, QueueFull
+from server.engine_client import DeadlineExceeded, EngineClient, EngineFailed, EngineUnavailable, QueueFull
 from server.errors import ApiError
 from server.grammar_check import GrammarChecker
 from server.metrics import RequestMetrics
@@ -84,6 +84,8 @@ def engine_errors() -> Iterator[None]:
         yield
     except EngineUnavailable as error:
         raise ApiError(503, str(error), code="engine_unavailable", headers={"Retry-After": "5"}) from error
+    except DeadlineExceeded as error:
+        raise ApiError(504, str(error), code="deadline_exceeded") from error
     except EngineFailed as error:
         raise ApiError(500, f"the engine gave up this request: {error}", code="engine_failed") from error
     except QueueFull as error:

@@ -21,6 +21,13 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_queue: Annotated[int, msgspec.Meta(ge=0)] = 64  # sequences that may wait beyond the running one
     health_timeout: Positive = 20.0  # seconds without a Status after which the engine counts as down
     max_body_bytes: Annotated[int, msgspec.Meta(gt=0)] = 8 * 1024 * 1024
+    body_timeout: Positive = 30.0  # seconds for a body to arrive in
+    request_timeout: Positive | None = None  # seconds from the arrival of a request to its last token
+    max_requests: Annotated[int, msgspec.Meta(gt=0)] = 1024  # served at a time, those that wait for the engine included
+    api_keys: tuple[str, ...] = ()  # none: everybody may come in
+    cors_origins: tuple[str, ...] = ()  # from which pages of other sites may call; "*" is any
+    ssl_keyfile: str | None = None
+    ssl_certfile: str | None = None
     ping_interval: Positive = 15.0  # seconds between comments that keep a silent stream alive
     tool_call_parser: str | None = None  # None: chosen by the model's chat template and vocabulary
     created: Annotated[int, msgspec.Meta(ge=0)] = 0  # Unix seconds, shown by /v1/models

@@ -87,6 +87,11 @@ class ModelTokenizer:
         text: str = self._full.decode(list(ids), skip_special_tokens=True)
         return text
 
+    def decode_all(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens included."""
+        text: str = self._full.decode(list(ids), skip_special_tokens=False)
+        return text
+
     def decode_keeping(self, kept: frozenset[int]) -> Callable[[Sequence[int]], str]:
         """`decode`, but with the text of the special tokens `kept`."""
         dropped = self._special_ids - kept

@@ -17,7 +17,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "reasoning_effort": (),
     "verbosity": (),
     "web_search_options": (),
-    "echo": (False,),
     "suffix": ("",),
 }
 

@@ -32,7 +32,7 @@ class DrafterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     module_target: str = ""  # the name under which the module knows its target
     device: str = "cpu"  # of the draft module
     threads: int = 1  # of the draft module on a CPU
-    ngram_max: int = 4  # longest suffix looked up
+    ngram_max: int = 6  # longest suffix looked up
     ngram_min: int = 1
     script: str | None = None  # JSON file of recorded runs, for `scripted`
     scripted_acceptance: float | None = None  # rehearsal: the sampler takes the draft with this probability

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from server.answer import answer
 from server.completion_format import CompletionFormat
+from server.errors import bad_request
 from server.formats import Envelope
 from server.plan import plan_completion
 from server.protocol import CompletionRequest
@@ -27,6 +28,8 @@ def completion_router(service: Service) -> APIRouter:
         arrived = service.clock()
         service.check_model(body.model)
         refuse_unsupported(body)
+        if body.echo and body.logprobs is not None:
+            raise bad_request("'echo' cannot be combined with 'logprobs': there are none of the prompt", "echo")
         with engine_errors():
             limits = service.limits()
         prompts = await asyncio.to_thread(_encode, service, body.prompt)
@@ -35,7 +38,8 @@ def completion_router(service: Service) -> APIRouter:
         if restriction is not None:
             await service.grammars.check(restriction)
         envelope = Envelope(plan, body.model, service.tokenizer, service.rehearsal)
-        form = CompletionFormat(envelope, top_logprobs=bool(body.logprobs))
+        echo = [_text(service, prompt) for prompt in body.prompt] if body.echo else None
+        form = CompletionFormat(envelope, top_logprobs=bool(body.logprobs), echo=echo)
         return await answer(service, request, plan, form, arrived)
 
     return router
@@ -44,3 +48,7 @@ def completion_router(service: Service) -> APIRouter:
 def _encode(service: Service, prompts: list[str | list[int]]) -> list[list[int]]:
     encode = service.tokenizer.encode
     return [encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt for prompt in prompts]
+
+
+def _text(service: Service, prompt: str | list[int]) -> str:
+    return prompt if isinstance(prompt, str) else service.tokenizer.decode_all(prompt)

@@ -1,10 +1,12 @@
 """From flags to an engine configuration."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server.engine_plan import (
+    DrafterOptions,
     EngineOptions,
     ModelSize,
     choose_devices,
@@ -14,7 +16,7 @@ from server.engine_plan import (
     plan_engine,
     plan_over_network,
 )
-from workers.config import EngineConfig, TransportName, load_config, save_config
+from workers.config import DrafterConfig, EngineConfig, TransportName, load_config, save_config
 from workers.errors import ConfigError
 
 SIZE = ModelSize(Path("/models/m"), [10] * 30, 80, 4096)
@@ -63,16 +65,30 @@ def test_what_is_wrong_is_named(options: EngineOptions, message: str) -> None:
         plan(options)
 
 
-def test_drafter_options_are_checked_against_each_other() -> None:
-    assert choose_drafter_config("scripted", 1, 4, None, 0.8).scripted_acceptance == 0.8
-    for arguments, message in (
-        (("ngram", 1, 4, Path("x"), None), "--script is for"),
-        (("scripted", 1, 4, None, None), "needs"),
-        (("scripted", 1, 4, None, 1.5), "probability"),
-        (("ngram", 5, 4, None, None), "--ngram-min"),
+def drafter(shipped: Path | None = None, **options: Any) -> DrafterConfig:
+    return choose_drafter_config(DrafterOptions(**options), "model", shipped, "cpu")
+
+
+def test_the_default_drafter_uses_a_module_where_there_is_one(tmp_path: Path) -> None:
+    assert drafter().name == "ngram"
+    assert drafter(tmp_path).name == drafter(module=tmp_path).name == "pdm+ngram"
+    assert (drafter(tmp_path).module, drafter(tmp_path).module_target) == (str(tmp_path), "model")
+    assert drafter(tmp_path, name="ngram").module is None
+
+
+def test_drafter_options_are_checked_against_each_other(tmp_path: Path) -> None:
+    assert drafter(name="scripted", acceptance=0.8).scripted_acceptance == 0.8
+    for options, message in (
+        ({"name": "ngram", "script": Path("x")}, "--script is for"),
+        ({"name": "scripted"}, "needs"),
+        ({"name": "scripted", "acceptance": 1.5}, "probability"),
+        ({"ngram_min": 7}, "--ngram-min"),
+        ({"threads": 0}, "--draft-threads"),
+        ({"name": "pdm"}, "--drafter pdm needs --draft-module PATH: no module comes with Echelon for model"),
+        ({"name": "none", "module": tmp_path}, "--draft-module is for"),
     ):
         with pytest.raises(ConfigError, match=message):
-            choose_drafter_config(*arguments)  # type: ignore[arg-type]
+            drafter(**options)
 
 
 def test_devices_may_be_listed_in_any_order() -> None:

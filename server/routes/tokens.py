@@ -1,0 +1,98 @@
+"""POST /tokenize and /detokenize, as vLLM spells them."""
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.responses import Response
+
+from server.body import Body, JsonObject, Text
+from server.chat_planning import check_tools
+from server.errors import bad_request
+from server.prepare_chat import encode_chat
+from server.protocol import ChatCompletionRequest, ChatMessage
+from server.service import Service, engine_errors
+from server.tools.protocol import Tool
+
+
+class TokenizeRequest(Body):
+    """Body of /tokenize: either `prompt` or `messages`."""
+
+    model: Text | None = None
+    prompt: Text | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    tools: list[Tool] | None = None
+    chat_template_kwargs: JsonObject | None = None
+    add_generation_prompt: bool = True
+    add_special_tokens: bool | None = None  # of a prompt; by default true
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Body):
+    """Body of /detokenize."""
+
+    model: Text | None = None
+    tokens: list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
+
+
+class Tokenized(msgspec.Struct, frozen=True):
+    """Answer of /tokenize."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    """Answer of /detokenize."""
+
+    prompt: str
+
+
+def tokens_router(service: Service) -> APIRouter:
+    """The routes over `service`."""
+    router = APIRouter()
+
+    @router.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> Response:
+        service.check_model(body.model or service.settings.served_model_name)
+        if (body.prompt is None) == (body.messages is None):
+            raise bad_request("send either 'prompt' or 'messages'", "prompt")
+        with engine_errors():
+            limits = service.limits()
+        tokens = await asyncio.to_thread(_encode, service, body)
+        strings = [service.tokenizer.token_text(token) for token in tokens] if body.return_token_strs else None
+        return _json(Tokenized(len(tokens), limits.max_model_len, tokens, strings))
+
+    @router.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> Response:
+        service.check_model(body.model or service.settings.served_model_name)
+        with engine_errors():
+            vocab_size = service.limits().vocab_size
+        if any(token >= vocab_size for token in body.tokens):
+            raise bad_request(f"'tokens' has ids outside 0..{vocab_size - 1}", "tokens")
+        return _json(Detokenized(await asyncio.to_thread(service.tokenizer.decode_all, body.tokens)))
+
+    return router
+
+
+def _encode(service: Service, body: TokenizeRequest) -> list[int]:
+    if body.prompt is not None:
+        return service.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    fields: dict[str, Any] = {
+        "model": service.settings.served_model_name,
+        "messages": body.messages,
+        "tools": body.tools,
+        "chat_template_kwargs": body.chat_template_kwargs,
+        "add_generation_prompt": body.add_generation_prompt,
+    }
+    chat = ChatCompletionRequest(**fields)
+    check_tools(chat)
+    return encode_chat(service, chat)
+
+
+def _json(body: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
