@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.disconnect import ClientGone, unless_disconnected
 from server.errors import ApiError, bad_request
-from server.formats import AnswerFormat, Output
+from server.formats import AnyFormat, Output
 from server.generation import Generation
 from server.plan import Plan
 from server.reading import PLAIN, Reading
@@ -23,7 +23,12 @@ _CLIENT_CLOSED_REQUEST = 499
 
 
 async def answer(
-    service: Service, request: Request, plan: Plan, form: AnswerFormat, arrived: float, reading: Reading = PLAIN
+    service: Service,
+    request: Request,
+    plan: Plan,
+    form: AnyFormat,
+    arrived: float,
+    reading: Reading = PLAIN,
 ) -> Response:
     """The response to a planned request that arrived at `arrived` (service clock); raises `ApiError`."""
     headers = {"X-Echelon-Rehearsal": "true"} if service.rehearsal else {}
@@ -56,7 +61,7 @@ async def _collect(generation: Generation) -> list[Output]:
 class EventStream(EventSourceResponse):
     """Streams a generation, and ends it when the client leaves, even before the first event."""
 
-    def __init__(self, generation: Generation, form: AnswerFormat, headers: dict[str, str], ping: float) -> None:
+    def __init__(self, generation: Generation, form: AnyFormat, headers: dict[str, str], ping: float) -> None:
         # Proxies cut streams that stay silent, as they do during a long prefill.
         super().__init__(_events(generation, form), headers=headers, ping=ping, sep="\n")
         self._generation = generation
@@ -70,25 +75,28 @@ class EventStream(EventSourceResponse):
             self._generation.close()
 
 
-async def _events(generation: Generation, form: AnswerFormat) -> AsyncIterator[ServerSentEvent]:
-    """Chunks, or an error in their place, then [DONE]: a stream never just ends."""
+async def _events(generation: Generation, form: AnyFormat) -> AsyncIterator[ServerSentEvent]:
+    """Chunks, or an error in their place, then what ends every stream: one never just ends."""
     try:
         with engine_errors():
             for chunk in form.opening():
-                yield _event(chunk)
+                yield _event(form, chunk)
             async for delta in generation.deltas():
                 for chunk in form.chunks(delta):
-                    yield _event(chunk)
-        if generation.plan.include_usage:
-            yield _event(form.closing(generation.usage))
+                    yield _event(form, chunk)
+        for chunk in form.ending(generation.usage):
+            yield _event(form, chunk)
     except ApiError as error:
         log.warning("%s: %s", generation.plan.id, error.message)
-        yield _event(error.body)
+        for chunk in form.failed(error):
+            yield _event(form, chunk)
     except Exception:  # the status line has gone out, so the error handlers cannot tell the client any more
         log.exception("%s: internal error in a stream", generation.plan.id)
-        yield _event(ApiError(500, "internal error").body)
-    yield ServerSentEvent("[DONE]", sep="\n")
+        for chunk in form.failed(ApiError(500, "internal error")):
+            yield _event(form, chunk)
+    if form.last is not None:
+        yield ServerSentEvent(form.last, sep="\n")
 
 
-def _event(body: msgspec.Struct) -> ServerSentEvent:
-    return ServerSentEvent(msgspec.json.encode(body).decode(), sep="\n")
+def _event(form: AnyFormat, chunk: msgspec.Struct) -> ServerSentEvent:
+    return ServerSentEvent(msgspec.json.encode(chunk).decode(), event=form.event_name(chunk), sep="\n")

@@ -14,6 +14,7 @@ from server.routes.chat import chat_router
 from server.routes.completions import completion_router
 from server.routes.models import models_router
 from server.routes.operations import operations_router
+from server.routes.responses import responses_router
 from server.routes.tokens import tokens_router
 from server.service import Service
 
@@ -40,6 +41,6 @@ def create_app(service: Service) -> FastAPI:
             CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
         )
     install_error_handlers(app, service.metrics)
-    for router in (chat_router, completion_router, models_router, operations_router, tokens_router):
+    for router in (chat_router, completion_router, models_router, operations_router, responses_router, tokens_router):
         app.include_router(router(service))
     return app

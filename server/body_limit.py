@@ -1,4 +1,4 @@
-"""ASGI middleware that refuses large request bodies before they are read into memory, and does not wait for slow ones."""
+"""ASGI middleware that refuses request bodies that are too large, before they are read into memory, or too slow."""
 
 import asyncio
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 
 from server.assembler import Delta
-from server.formats import Envelope, Output
+from server.formats import DataStream, Envelope, Output
 from server.logprobs import chat_logprobs
 from server.parts import CallPiece, Part, Reasoning, Text, reasoning_of, text_of
 from server.responses import (
@@ -23,7 +23,7 @@ from server.responses import (
 )
 
 
-class ChatFormat:
+class ChatFormat(DataStream):
     """/v1/chat/completions."""
 
     def __init__(self, envelope: Envelope) -> None:
@@ -53,9 +53,9 @@ class ChatFormat:
             choices.append(ChatChunkChoice(delta.index, MessageDelta(), finish_reason=delta.finish))
         return [self._chunk([choice]) for choice in choices]
 
-    def closing(self, usage: Usage) -> ChatChunk:
-        """The chunk with the usage and no choices."""
-        return self._chunk([], usage=usage)
+    def ending(self, usage: Usage) -> list[ChatChunk]:
+        """A chunk with the usage and no choices, if it was asked for."""
+        return [self._chunk([], usage=usage)] if self._envelope.plan.include_usage else []
 
     def whole(self, outputs: Sequence[Output], usage: Usage) -> ChatCompletion:
         """The response that is not streamed."""

@@ -1,5 +1,6 @@
 """The `echelon` command."""
 
+import os
 import subprocess
 import sys
 from enum import StrEnum
@@ -10,7 +11,9 @@ import msgspec
 import typer
 
 from server.engine_plan import DrafterOptions, EngineOptions, choose_drafter_config, plan_over_network
-from server.launcher import ServerOptions, display_name, prepare_model, read_model, serve
+from server.launcher import display_name, prepare_model, read_model, serve
+from server.server_options import KEYS_VARIABLE, ServerOptions, collect_keys
+from server.tools.dialects import DIALECTS
 from workers.draft_modules import shipped_module
 from workers.errors import ConfigError
 
@@ -81,6 +84,33 @@ def serve_command(
             rich_help_panel=API,
         ),
     ] = None,
+    tool_call_parser: Annotated[
+        str | None,
+        typer.Option(
+            help=f"How the model writes tool calls: {', '.join(DIALECTS)} [default: from its chat template]",
+            rich_help_panel=API,
+        ),
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Key that clients must send; may be given several times, or as a list separated by commas in the "
+            "variable ECHELON_API_KEY, where other users of this machine cannot see it",
+            rich_help_panel=API,
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Site whose pages may call from a browser, or *; may be repeated", rich_help_panel=API),
+    ] = None,
+    ssl_keyfile: Annotated[Path | None, typer.Option(help="Private key, for https", rich_help_panel=API)] = None,
+    ssl_certfile: Annotated[Path | None, typer.Option(help="Certificate, for https", rich_help_panel=API)] = None,
+    request_timeout: Annotated[
+        float | None, typer.Option(help="Seconds a request may take in all [default: any]", rich_help_panel=API)
+    ] = None,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="HTTP requests served at a time; more get 429", rich_help_panel=API)
+    ] = 1024,
     stages: Annotated[
         int | None, typer.Option(min=1, help="Pipeline stages, one process each [default: 2]", rich_help_panel=PIPELINE)
     ] = None,
@@ -137,6 +167,12 @@ def serve_command(
     draft_threads: Annotated[
         int, typer.Option(min=1, help="CPU threads of the draft module", rich_help_panel=SPECULATION)
     ] = 1,
+    always_draft: Annotated[
+        bool,
+        typer.Option(
+            "--always-draft", help="Draft even while it loses against plain decoding", rich_help_panel=MEASURING
+        ),
+    ] = False,
     ngram_max: Annotated[int, typer.Option(min=1, help="Longest n-gram looked up", rich_help_panel=SPECULATION)] = 6,
     ngram_min: Annotated[int, typer.Option(min=1, help="Shortest n-gram looked up", rich_help_panel=SPECULATION)] = 1,
     delta: Annotated[
@@ -159,7 +195,15 @@ def serve_command(
     """Serve MODEL over an OpenAI-compatible API, its layers split over pipeline stages."""
     target = display_name(model)
     drafting = DrafterOptions(
-        drafter.value, draft_module, draft_device, draft_threads, ngram_max, ngram_min, script, scripted_acceptance
+        name=drafter.value,
+        module=draft_module,
+        device=draft_device,
+        threads=draft_threads,
+        ngram_max=ngram_max,
+        ngram_min=ngram_min,
+        script=script,
+        acceptance=scripted_acceptance,
+        always=always_draft,
     )
     try:
         engine = EngineOptions(
@@ -176,7 +220,23 @@ def serve_command(
             emulate_stage_ms=emulate_stage_ms,
             stall_timeout=stall_timeout,
         )
-        code = serve(model, engine, ServerOptions(host, port, served_model_name, max_queue))
+        code = serve(
+            model,
+            engine,
+            ServerOptions(
+                host,
+                port,
+                served_model_name,
+                max_queue,
+                tool_call_parser,
+                collect_keys(api_key or [], os.environ.get(KEYS_VARIABLE, "")),
+                tuple(cors_origin or ()),
+                ssl_keyfile,
+                ssl_certfile,
+                request_timeout,
+                max_requests,
+            ),
+        )
     except ConfigError as error:
         typer.echo(f"echelon: {error}", err=True)
         code = 2

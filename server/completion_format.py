@@ -6,12 +6,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.assembler import Delta
-from server.formats import Envelope, Output
+from server.formats import DataStream, Envelope, Output
 from server.logprobs import completion_logprobs
 from server.responses import Completion, CompletionChoice, Usage
 
 
-class CompletionFormat:
+class CompletionFormat(DataStream):
     """/v1/completions; `top_logprobs` says whether the most likely tokens were asked for.
 
     `echo` is the text of each prompt, if it is to be repeated before the answer.
@@ -51,9 +51,9 @@ class CompletionFormat:
             return []
         return [self._response([choice], self._envelope.chunk_usage)]
 
-    def closing(self, usage: Usage) -> Completion:
-        """The chunk with the usage and no choices."""
-        return self._response([], usage)
+    def ending(self, usage: Usage) -> list[Completion]:
+        """A chunk with the usage and no choices, if it was asked for."""
+        return [self._response([], usage)] if self._envelope.plan.include_usage else []
 
     def whole(self, outputs: Sequence[Output], usage: Usage) -> Completion:
         """The response that is not streamed."""

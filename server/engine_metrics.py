@@ -46,6 +46,9 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     yield hits
     yield _counter("full_cycles", "Cycles timed with the pipeline full", status.full_cycles)
     yield _counter("full_cycle_seconds", "Time of the full cycles", status.full_cycle_ns / _NS)
+    yield _counter("drafts", "Drafts asked for", status.drafts)
+    yield _counter("draft_seconds", "Time the drafter took over them", status.draft_ns / _NS)
+    yield _gauge("speculation_quiet", "Whether drafts are stopped because they lost", float(status.quiet))
     yield from _rates(figures)
     yield from _stages(status.stages)
     yield _info(status.info)

@@ -36,6 +36,7 @@ class DrafterOptions:
     ngram_min: int = 1
     script: Path | None = None
     acceptance: float | None = None
+    always: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,7 @@ def choose_drafter_config(options: DrafterOptions, target: str, shipped: Path | 
         ngram_max=options.ngram_max,
         ngram_min=options.ngram_min,
         script=None if options.script is None else str(options.script.resolve()),
+        always=options.always or name == "scripted",
         scripted_acceptance=options.acceptance,
     )
 

@@ -3,16 +3,19 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.assembler import Delta, ShownToken
+from server.errors import ApiError, ErrorBody
 from server.parts import Part, merge, text_of
 from server.plan import Plan
 from server.responses import Rehearsal, Usage
 from server.tokenizer import ModelTokenizer
+
+Chunk = TypeVar("Chunk", bound=msgspec.Struct, covariant=True)
 
 
 @dataclass(slots=True)
@@ -35,20 +38,47 @@ class Output:
         self.finish = delta.finish or self.finish
 
 
-class AnswerFormat(Protocol):
-    """What an endpoint does differently from the others."""
+class AnswerFormat(Protocol[Chunk]):
+    """What an endpoint does differently from the others. `Chunk` is what the events of its stream hold."""
 
-    def opening(self) -> Sequence[msgspec.Struct]:
+    @property
+    def last(self) -> str | None:
+        """Data of an event that ends every stream, if there is one."""
+
+    def opening(self) -> Sequence[Chunk]:
         """Chunks to send before the first token."""
 
-    def chunks(self, delta: Delta) -> Sequence[msgspec.Struct]:
+    def chunks(self, delta: Delta) -> Sequence[Chunk]:
         """Chunks that carry `delta`."""
 
-    def closing(self, usage: Usage) -> msgspec.Struct:
-        """The chunk with the usage and no choices."""
+    def ending(self, usage: Usage) -> Sequence[Chunk]:
+        """Chunks to send after the last token."""
+
+    def failed(self, error: ApiError) -> Sequence[msgspec.Struct]:
+        """Chunks to send where the stream breaks."""
+
+    def event_name(self, chunk: Any) -> str | None:
+        """The name of a chunk's event, if it has one."""
 
     def whole(self, outputs: Sequence[Output], usage: Usage) -> msgspec.Struct:
         """The response that is not streamed."""
+
+
+AnyFormat = AnswerFormat[msgspec.Struct]
+
+
+class DataStream:
+    """What the formats of the older endpoints share: events without a name, and [DONE] as the last."""
+
+    last = "[DONE]"
+
+    def failed(self, error: ApiError) -> list[ErrorBody]:
+        """The error in its usual shape."""
+        return [error.body]
+
+    def event_name(self, chunk: object) -> None:
+        """Events have no name."""
+        return
 
 
 @dataclass(frozen=True, slots=True)

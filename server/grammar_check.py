@@ -3,12 +3,10 @@
 import asyncio
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 
 from server.errors import bad_request
 from server.structured import Restriction
-from workers.errors import ConfigError
 from workers.grammar import GrammarFailed, GrammarMatcher, Grammars
 
 _SECONDS = 4.0  # the library's own limits end nearly every compilation sooner
@@ -21,14 +19,10 @@ class GrammarChecker:
     """Compiles in threads of its own, which the library leaves free to run beside the event loop."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        """Reads the model's vocabulary; raises `ConfigError`."""
+        self._grammars = Grammars(folder)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
         self._good: OrderedDict[str, None] = OrderedDict()
-
-    @cached_property
-    def grammars(self) -> Grammars:
-        """The model's vocabulary, built when it is first needed; raises `ConfigError`."""
-        return Grammars(self._folder)
 
     async def check(self, restriction: Restriction) -> None:
         """Raises a 400 `ApiError` that names the parameter unless the grammar compiles in time."""
@@ -43,11 +37,11 @@ class GrammarChecker:
             raise bad_request(
                 f"'{param}' could not be compiled within {_SECONDS:g} seconds; simplify it", param
             ) from None
-        except (GrammarFailed, ConfigError) as error:
+        except GrammarFailed as error:
             raise bad_request(f"'{param}' cannot be used: {str(error)[:_MESSAGE]}", param) from error
         self._good[grammar] = None
         while len(self._good) > _REMEMBERED:
             self._good.popitem(last=False)
 
     def _compile(self, grammar: str) -> None:
-        GrammarMatcher(self.grammars, grammar).allowed()
+        GrammarMatcher(self._grammars, grammar).allowed()

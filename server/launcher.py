@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,6 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import zmq
 
 from server.engine_plan import EngineOptions, ModelSize, choose_split, local_endpoints, plan_engine
 from server.processes import Child, Group, spawn, wait_for_any_exit
+from server.server_options import KEYS_VARIABLE, ServerOptions
 from server.settings import ServerSettings, save_settings
 from workers.bus import encode, open_socket
 from workers.config import EngineConfig, save_config
@@ -43,18 +44,9 @@ class _Stopped(BaseException):
     """SIGINT or SIGTERM. Not an Exception, so that nothing on the way swallows it."""
 
 
-@dataclass(frozen=True)
-class ServerOptions:
-    """The API half of `echelon serve`'s options."""
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    served_model_name: str | None = None
-    max_queue: int = 64
-
-
 def serve(model: str, engine_options: EngineOptions, server_options: ServerOptions) -> int:
     """Serves until told to stop; returns an exit code. Raises `ConfigError` for anything the flags got wrong."""
+    server_options.check()
     check_port_is_free(server_options.host, server_options.port)
     with stop_signals():
         try:
@@ -145,30 +137,38 @@ class Launcher:
             port=options.port,
             max_queue=options.max_queue,
             health_timeout=config.stall_timeout,
+            tool_call_parser=options.tool_call_parser,
+            api_keys=options.api_keys,
+            cors_origins=options.cors_origins,
+            ssl_keyfile=None if options.ssl_keyfile is None else str(options.ssl_keyfile.absolute()),
+            ssl_certfile=None if options.ssl_certfile is None else str(options.ssl_certfile.absolute()),
+            request_timeout=options.request_timeout,
+            max_requests=options.max_requests,
             created=int(time.time()),
         )
         path = self._run_folder / "server.json"
         save_settings(settings, path)
         self._server.children.append(spawn("API server", "server", "--settings", str(path)))
-        while not is_healthy(options.host, options.port):
+        while not is_healthy(options):
             for group in (self._server, self._engine):
                 if (child := group.ended()) is not None:
                     raise _failed_start(child)
             time.sleep(_LOOK_MS / 1000)
 
     def _announce(self, config: EngineConfig) -> None:
-        base = f"http://{reachable(self._server_options.host)}:{self._server_options.port}"
+        base = f"{self._server_options.scheme}://{reachable(self._server_options.host)}:{self._server_options.port}"
         body = {"model": self._name, "messages": [{"role": "user", "content": "Hello! Who are you?"}], "max_tokens": 64}
         split = "+".join(str(layers) for layers in config.split)
         how = f"{config.stages} stages of {split} layers, drafter {config.drafter.name}"
         say(f"serving {self._name} at {base}/v1 ({how})")
         if config.drafter.scripted_acceptance is not None:
             say("this is a rehearsal: drafts are accepted by chance, and the text means nothing")
+        extra = "" if self._server_options.scheme == "http" else "--insecure "
+        if self._server_options.api_keys:
+            extra += f'-H "Authorization: Bearer ${KEYS_VARIABLE}" '
+        extra += "-H 'Content-Type: application/json'"
         say("try:")
-        print(
-            f"curl {base}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}",
-            flush=True,
-        )
+        print(f"curl {base}/v1/chat/completions {extra} -d {shlex.quote(json.dumps(body))}", flush=True)
 
 
 def prepare_model(model: str) -> Path:
@@ -228,10 +228,15 @@ def reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
 
 
-def is_healthy(host: str, port: int) -> bool:
-    """Whether /health answers 200."""
+def is_healthy(options: ServerOptions) -> bool:
+    """Whether /health answers 200. Whose certificate it shows does not matter: it is this launcher's own server."""
+    url = f"{options.scheme}://{reachable(options.host)}:{options.port}/health"
+    context = None
+    if options.scheme == "https":
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(f"http://{reachable(host)}:{port}/health", timeout=2) as response:
+        with urllib.request.urlopen(url, timeout=2, context=context) as response:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from speculation.channels import Channels
 from speculation.drafters.base import Drafter
+from speculation.governor import Governor
 from speculation.health import PingRounds
 from speculation.schedule import Schedule, Step
 from workers.config import EngineConfig
@@ -65,6 +66,9 @@ class Engine:
         self._full_cycles = 0
         self._full_cycle_ns = 0
         self._last_sample_ns = 0
+        self._governor = Governor(config.stages)
+        self._drafts = 0
+        self._draft_ns = 0
         self._candidates: dict[int, tuple[int, ...]] = {}  # of drafts that are not verified yet, by position
         self._next_look = 0.0  # monotonic seconds
         self._stopping = False
@@ -161,10 +165,12 @@ class Engine:
         if sample.error is not None:
             self._on_unsampled(sample, sample.error)
             return
+        before = self._schedule.counts.cycles
         step = self._schedule.sample(sample)
         self._channels.announce(step.control)
         if step.token is not None:
             self._time_cycle(step)
+            self._governor.token(time.monotonic(), self._schedule.counts.cycles - before)
             self._rank(step)
             self._emit(step, sample.logprobs)
 
@@ -212,9 +218,12 @@ class Engine:
     def _draft(self) -> bool:
         """Makes a draft if one is wanted, and returns whether it did; a sample may be waiting before the next."""
         schedule = self._schedule
-        if not schedule.wants_draft():
+        if not schedule.wants_draft() or not (self._config.drafter.always or self._governor.drafting):
             return False
+        started = time.perf_counter_ns()
         draft = self._drafter.draft(schedule.tokens)
+        self._drafts += 1
+        self._draft_ns += time.perf_counter_ns() - started
         if draft is None:
             return False
         self._candidates[len(schedule.tokens)] = draft.candidates
@@ -248,6 +257,7 @@ class Engine:
         self._running = self._queue.popleft()
         generate = self._running.generate
         self._candidates.clear()
+        self._governor.begin()
         self._drafter.begin(generate.prompt, generate.sampling, self._schedule.epoch)
         opening = Open(_SLOT, self._schedule.epoch, len(generate.prompt), generate.sampling)
         step = self._schedule.start(generate.prompt, generate.max_tokens, frozenset(generate.stop_tokens))
@@ -289,5 +299,8 @@ class Engine:
             counts=counts,
             full_cycles=self._full_cycles,
             full_cycle_ns=self._full_cycle_ns,
+            drafts=self._drafts,
+            draft_ns=self._draft_ns,
+            quiet=self._governor.quiet and not self._config.drafter.always,
             stages=self._pings.timings,
         )

@@ -16,7 +16,7 @@ from speculation.drafters.base import Draft, Drafter
 from speculation.drafters.none import NoDrafter
 from speculation.engine import Engine
 from workers.bus import encode, open_socket
-from workers.config import Endpoints, EngineConfig
+from workers.config import DrafterConfig, Endpoints, EngineConfig
 from workers.host import start_threads
 from workers.messages import (
     Abort,
@@ -164,6 +164,7 @@ def local_engine(
         split=tuple(split),
         endpoints=inproc_endpoints(len(split)),
         transport="inprocess",
+        drafter=DrafterConfig(always=True),
         **settings,
     )
     vocab_size = read_facts(folder).vocab_size

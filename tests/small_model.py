@@ -43,7 +43,12 @@ def write_model_folder(folder: Path, template: str = CHATML) -> Path:
     """Fills `folder` with what the API server reads of a prepared model."""
     byte_level_tokenizer().save(str(folder / "tokenizer.json"))
     configs = {
-        "config.json": {"vocab_size": VOCAB_SIZE, "eos_token_id": EOS},
+        "config.json": {
+            "vocab_size": VOCAB_SIZE,
+            "eos_token_id": EOS,
+            "num_hidden_layers": 4,
+            "max_position_embeddings": 2048,
+        },
         "generation_config.json": {"eos_token_id": [EOS]},
         "tokenizer_config.json": {"eos_token": "<|im_end|>", "bos_token": {"content": "<|endoftext|>"}},
     }

@@ -29,7 +29,7 @@ INFO = EngineInfo(
     split=(2, 2),
     drafter="none",
     delta=0,
-    max_model_len=256,
+    max_model_len=2048,
     vocab_size=400,
     rehearsal=False,
     emulated_stage_ms=0.0,
@@ -147,6 +147,9 @@ class StubEngine:
             counts=SpeculationCounts(drafted=3 * number, accepted=2 * number, rejected=number, cycles=4 * number),
             full_cycles=10 * number,
             full_cycle_ns=2 * number * 10**9,
+            drafts=5 * number,
+            draft_ns=number * 10**8,
+            quiet=False,
             stages=[timings] * self.info.stages,
         )
 

@@ -11,7 +11,7 @@ import zmq
 
 from workers.bus import open_socket
 from workers.config import EngineConfig
-from workers.errors import ConfigError, EchelonError, PeerLost
+from workers.errors import ConfigError, PeerLost
 from workers.grammar import load_grammars
 from workers.messages import Failure, Ready
 from workers.model_facts import read_facts
@@ -62,7 +62,7 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
             tail=tail,
             emulate_ms=config.emulate_stage_ms,
         ).run()
-    except (EchelonError, RuntimeError, OSError, ValueError) as error:
+    except Exception as error:  # reported whatever it is, and raised again
         if not channel.orphaned:  # the next rank 0 has nothing to do with it
             results.setsockopt(zmq.LINGER, 1000)
             channel.report(Failure(index, f"{type(error).__name__}: {error}", isinstance(error, ConfigError)))

@@ -250,6 +250,9 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     counts: SpeculationCounts
     full_cycles: int  # cycles timed with the pipeline full
     full_cycle_ns: int
+    drafts: int  # asked of the drafter
+    draft_ns: int  # time it took over them
+    quiet: bool  # drafts are stopped for now, because they lost against plain decoding
     stages: list[StageTimings]
 
 

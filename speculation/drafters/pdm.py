@@ -49,6 +49,7 @@ class PdmDrafter(Drafter):
         self._sources = _sources(features)
         self._sampling = Sampling(seed=0)
         self._prompt_tokens = 0
+        self._verified = 0
         self._embedded = 0  # positions whose column 0 is filled
         self._origins = [(0, 0)]  # epochs of this request, each with its first position
 
@@ -57,9 +58,10 @@ class PdmDrafter(Drafter):
         self._runtime.reset()
         self._sampling = sampling
         self._prompt_tokens = len(prompt)
+        self._verified = 0
         self._origins = [(epoch, 0)]
         self._embedded = 0
-        self._embed(prompt)
+        self._embed(prompt, len(prompt))
         for source in self._sources.values():
             source.filled = 0
 
@@ -81,14 +83,20 @@ class PdmDrafter(Drafter):
         self._buffer[tap.position : end, source.columns] = states.to(self._buffer)
         source.filled = end
 
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        """Notes how many tokens are final, and embeds the newest."""
+        self._verified = count
+        self._embed(tokens, count)
+
     def advance(self) -> bool:
-        """Computes persistent rows of the prompt whose anchors are here."""
+        """Computes persistent rows of finished tokens: the prompt's, and those left behind while nobody asked."""
         start = self._runtime.cached
-        known = min(self._filled(self._features.stages), self._prompt_tokens)
-        end = min(start + _ROWS_AHEAD, known)
-        if end > start:
-            self._runtime.extend(self._buffer[start:end])
-        return end < known
+        finished = max(self._prompt_tokens, self._verified - self._features.stages)
+        end = min(start + _ROWS_AHEAD, finished, self._filled(self._features.stages))
+        if end - start < (1 if start < self._prompt_tokens else _ROWS_AHEAD):
+            return False
+        self._runtime.extend(self._buffer[start:end])
+        return True
 
     def draft(self, tokens: Sequence[int]) -> Draft | None:
         """Candidates by the module's logits, shaped and ordered as the request samples; None until anchors are here."""
@@ -98,7 +106,7 @@ class PdmDrafter(Drafter):
         plan = self._runtime.plan(self._origin(), newest)
         if any(self._filled(row.depth) <= row.position for row in plan.rows):
             return None
-        self._embed(tokens)
+        self._embed(tokens, len(tokens))
         first = plan.rows[0].position
         logits = self._runtime.draft(plan, self._buffer[first : newest + 1])
         self._logits[self._draft_to_target] = logits
@@ -129,11 +137,11 @@ class PdmDrafter(Drafter):
         owned = [source.filled for source in self._sources.values() if source.columns[0] <= kind]
         return min(owned, default=len(self._buffer))
 
-    def _embed(self, tokens: Sequence[int]) -> None:
-        if self._embedded < len(tokens):
-            ids = torch.tensor(tokens[self._embedded :], device=self._embedding.device)
-            self._buffer[self._embedded : len(tokens), 0] = self._embedding[ids]
-            self._embedded = len(tokens)
+    def _embed(self, tokens: Sequence[int], count: int) -> None:
+        if self._embedded < count:
+            ids = torch.tensor(tokens[self._embedded : count], device=self._embedding.device)
+            self._buffer[self._embedded : count, 0] = self._embedding[ids]
+            self._embedded = count
 
 
 def _sources(features: FeatureMap) -> dict[int, _Source]:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 from tokenizers import Tokenizer
 
 from server.settings import ServerSettings, save_settings
-from tests.small_model import EOS, write_model_folder
+from tests.small_model import CHATML, EOS, write_model_folder
 from tests.stub_engine import StubEngine
 
 MODEL = "org/small"
@@ -69,14 +70,15 @@ def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> float:
 
 def health(url: str) -> int:
     try:
-        return httpx.get(f"{url}/health", timeout=5).status_code
+        return httpx.get(f"{url}/health", timeout=5, verify=False).status_code
     except httpx.TransportError:
         return 0
 
 
-def launch(folder: Path) -> Api:
+def launch(folder: Path, scheme: str = "http", template: str = CHATML, **changes: Any) -> Api:
+    """`changes` go to the settings."""
     (folder / "model").mkdir()
-    model = write_model_folder(folder / "model")
+    model = write_model_folder(folder / "model", template)
     settings = ServerSettings(
         model=str(model),
         served_model_name=MODEL,
@@ -87,6 +89,7 @@ def launch(folder: Path) -> Api:
         ping_interval=0.3,
         created=1700000000,
     )
+    settings = msgspec.structs.replace(settings, **changes)
     save_settings(settings, folder / "settings.json")
     engine = StubEngine(settings.bus, lambda request: [EOS])
     engine.start()
@@ -97,7 +100,7 @@ def launch(folder: Path) -> Api:
             stderr=sink,
             env=os.environ | {"PYTHONWARNINGS": "default"},
         )
-    url = f"http://127.0.0.1:{settings.port}"
+    url = f"{scheme}://127.0.0.1:{settings.port}"
     try:
         wait_until(lambda: health(url) == 200)
     except AssertionError:

@@ -1,6 +1,5 @@
 """A grammar matcher after any detour through drafts is where a fresh one would be."""
 
-import json
 from collections.abc import Sequence
 
 import pytest
@@ -28,10 +27,7 @@ ANSWER = [*TOKENIZER.encode('{"city": "the town", "count": 12}', add_special_tok
 
 @pytest.fixture(scope="module")
 def grammars(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
-    folder = write_model_folder(tmp_path_factory.mktemp("model"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1, "max_position_embeddings": 64}))
-    return Grammars(folder)
+    return Grammars(write_model_folder(tmp_path_factory.mktemp("model")))
 
 
 def fresh(grammars: Grammars, output: Sequence[int]) -> bytes | None:

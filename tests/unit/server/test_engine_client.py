@@ -161,7 +161,7 @@ def test_health_follows_the_last_answer_of_this_connection(steps: list[tuple[str
 
 
 def status(cycles: int, stages: list[StageTimings]) -> Status:
-    return Status(0, INFO, 0, 0, SpeculationCounts(), cycles, cycles * 10_000_000, stages)
+    return Status(0, INFO, 0, 0, SpeculationCounts(), cycles, cycles * 10_000_000, 0, 0, False, stages)
 
 
 def test_figures_are_of_the_last_interval_with_full_cycles() -> None:

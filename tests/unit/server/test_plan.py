@@ -157,7 +157,7 @@ def test_what_changes_nothing_is_accepted(fields: dict[str, Any]) -> None:
     assert chat(**fields).generates == chat().generates
 
 
-@pytest.mark.parametrize("name", ["echo", "suffix", "best_of"])
+@pytest.mark.parametrize("name", ["suffix", "best_of"])
 def test_unsupported_completion_fields(name: str) -> None:
     body = CompletionRequest.model_validate({"model": "m", "prompt": "x", name: 2})
     with pytest.raises(ApiError) as caught:

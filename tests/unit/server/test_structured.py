@@ -45,8 +45,6 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = write_model_folder(tmp_path_factory.mktemp("model"))
     tokenizer = byte_level_tokenizer((*SPECIAL, *(MARKERS if request.param else ())))
     tokenizer.save(str(folder / "tokenizer.json"))
-    facts = {"vocab_size": 400, "eos_token_id": EOS, "num_hidden_layers": 1, "max_position_embeddings": 64}
-    (folder / "config.json").write_text(json.dumps(facts))
     return folder
 
 

@@ -1,0 +1,44 @@
+"""POST /v1/responses."""
+
+from uuid import uuid4
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.answer import answer
+from server.errors import ApiError
+from server.formats import Envelope
+from server.prepare_chat import prepare_chat
+from server.response_api.format import ResponsesFormat
+from server.response_api.protocol import ResponsesRequest
+from server.response_api.translate import NAMES, as_chat
+from server.service import Service
+
+
+def responses_router(service: Service) -> APIRouter:
+    """The route over `service`."""
+    router = APIRouter()
+
+    @router.post("/v1/responses")
+    async def create_response(request: Request, body: ResponsesRequest) -> Response:
+        arrived = service.clock()
+        service.check_model(body.model)
+        try:
+            prepared = await prepare_chat(service, as_chat(body), f"resp_{uuid4().hex}")
+        except ApiError as error:
+            raise _renamed(error) from error
+        envelope = Envelope(prepared.plan, body.model, service.tokenizer, service.rehearsal)
+        form = ResponsesFormat(envelope, body)
+        return await answer(service, request, prepared.plan, form, arrived, prepared.reading)
+
+    return router
+
+
+def _renamed(error: ApiError) -> ApiError:
+    """The same error in terms of this endpoint's parameters."""
+    name = NAMES.get(error.param or "")
+    if name is None:
+        return error
+    message = error.message.replace(f"'{error.param}'", f"'{name}'")
+    return ApiError(error.status, message, param=name, code=error.code, headers=error.headers)

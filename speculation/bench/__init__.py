@@ -1,0 +1,1 @@
+"""`echelon bench`: every method on the same workers, prompts and machine, over HTTP, everything counted."""

@@ -1,0 +1,99 @@
+"""Measurements as they are kept: one file a cell, so that an interrupted bench goes on where it stopped."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from speculation.bench.configuration import Contender, Settings
+from speculation.bench.counters import Counters
+from workers.errors import ConfigError
+
+
+class CellKey(msgspec.Struct, frozen=True, order=True):
+    """One contender on one data set at one temperature, once."""
+
+    contender: Contender
+    temperature: float
+    dataset: str
+    repeat: int
+
+    @property
+    def file_name(self) -> str:
+        """Unique among the cells of a folder."""
+        one, digest = self.contender, hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:8]
+        return f"{one.method}-n{one.stages}-t{self.temperature:g}-{self.dataset}-{self.repeat}-{digest}.json"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One streamed answer."""
+
+    question: str
+    prompt_ids: list[int]
+    tokens: list[int]  # with the end token, if it came
+    times_us: list[int]  # since the request was sent; one a token, microseconds
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """Everything measured of one `CellKey`."""
+
+    key: CellKey
+    answers: list[Answer]
+    counters: Counters | None  # what the engine counted meanwhile; None for Hugging Face
+    prefill_ns: list[float] | None  # a stage: its time for a prompt token
+    beside: list[Contender]  # measured prompt by prompt in turn with these
+    rehearsal: bool
+    emulated_stage_ms: float
+    split: str  # layers a stage
+    date: str  # ISO 8601, UTC
+    git: str
+    load: float  # of the machine, one-minute average, before the block began
+
+
+class Folder:
+    """The output folder: `settings.json`, `cells/` and `logs/`."""
+
+    def __init__(self, path: Path, settings: Settings, data: dict[str, str]) -> None:
+        """Opens or creates the folder. Raises `ConfigError` where it holds cells of other settings or prompts.
+
+        `data` are the digests of the data sets, by name.
+        """
+        self.path = path
+        self.logs = path / "logs"
+        self._cells = path / "cells"
+        for folder in (self.logs, self._cells):
+            folder.mkdir(parents=True, exist_ok=True)
+        mine = msgspec.to_builtins({"settings": settings, "data": data})
+        file = path / "settings.json"
+        if not file.exists():
+            file.write_bytes(msgspec.json.format(msgspec.json.encode(mine)) + b"\n")
+            return
+        kept = msgspec.json.decode(file.read_bytes())
+        for part in ("settings", "data"):
+            for name in sorted(set(mine[part]) | set(kept.get(part, {}))):
+                was, now = kept.get(part, {}).get(name), mine[part].get(name)
+                if was != now:
+                    raise ConfigError(
+                        f"--out {path}: holds results for {name} {was}, not {now}; choose another folder, or the same "
+                        f"options and prompts to go on"
+                    )
+
+    def has(self, key: CellKey) -> bool:
+        """Whether this cell is done."""
+        return (self._cells / key.file_name).exists()
+
+    def keep(self, cell: Cell) -> None:
+        """Stores a cell that is complete."""
+        file = self._cells / cell.key.file_name
+        fresh = file.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.encode(cell))
+        fresh.replace(file)
+
+    def cells(self) -> Iterator[Cell]:
+        """All cells, in order of their files; raises `ConfigError` naming one that cannot be read."""
+        for file in sorted(self._cells.glob("*.json")):
+            try:
+                yield msgspec.json.decode(file.read_bytes(), type=Cell)
+            except msgspec.MsgspecError as error:
+                raise ConfigError(f"{file}: {error}; delete it to measure it again") from error

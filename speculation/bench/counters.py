@@ -1,0 +1,123 @@
+"""The engine's cumulative figures as /metrics shows them, and what changed between two looks. Pure."""
+
+import msgspec
+from msgspec.structs import asdict
+from prometheus_client.parser import text_string_to_metric_families
+
+from workers.errors import ConfigError
+from workers.messages import HIT_RANKS, SpeculationCounts, StageTimings
+
+_NS = 1e9
+_PREFIX = "echelon:"
+_STAGE_FIELDS = ("idle", "receive", "forward", "sample", "emulate", "send")
+
+
+class Counters(msgspec.Struct):
+    """Cumulative, or the difference of two of them."""
+
+    counts: SpeculationCounts
+    full_cycles: int
+    full_cycle_ns: int
+    stages: list[StageTimings]
+
+    def since(self, earlier: "Counters") -> "Counters":
+        """What has been added since `earlier`, of the same engine; raises `ConfigError` where it was restarted."""
+        if len(self.stages) != len(earlier.stages) or self.counts.cycles < earlier.counts.cycles:
+            raise ConfigError("an engine was restarted while it was measured; see its log in the output folder")
+        return Counters(
+            counts=_counts_since(self.counts, earlier.counts),
+            full_cycles=self.full_cycles - earlier.full_cycles,
+            full_cycle_ns=self.full_cycle_ns - earlier.full_cycle_ns,
+            stages=[_timings(new, old, -1) for new, old in zip(self.stages, earlier.stages, strict=True)],
+        )
+
+    def plus(self, other: "Counters") -> "Counters":
+        """Both together; they come from engines with the same stages."""
+        counts = SpeculationCounts()
+        counts.add(self.counts)
+        counts.add(other.counts)
+        return Counters(
+            counts=counts,
+            full_cycles=self.full_cycles + other.full_cycles,
+            full_cycle_ns=self.full_cycle_ns + other.full_cycle_ns,
+            stages=[_timings(mine, others, 1) for mine, others in zip(self.stages, other.stages, strict=True)],
+        )
+
+
+class Snapshot(msgspec.Struct):
+    """One look at /metrics."""
+
+    running: int
+    waiting: int
+    counters: Counters
+    rehearsal: bool
+    emulated_stage_ms: float
+    split: str
+
+    @property
+    def idle_ns(self) -> int:
+        """Idle time of all stages: grows with every ping that has been through all of them."""
+        return sum(stage.idle_ns for stage in self.counters.stages)
+
+
+def parse_metrics(text: str) -> Snapshot:
+    """The figures in the text of /metrics; raises `ConfigError` naming the first series that is missing."""
+    series: dict[str, float] = {}
+    info: dict[str, str] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name.removeprefix(_PREFIX).removesuffix("_total")
+            if name == "engine_info":
+                info = dict(sample.labels)
+            series["/".join([name, *(sample.labels[label] for label in sorted(sample.labels))])] = sample.value
+    try:
+        stages = [_stage(series, str(number)) for number in range(int(info["stages"]))]
+        return Snapshot(
+            running=int(series["num_requests_running"]),
+            waiting=int(series["num_requests_waiting"]),
+            counters=Counters(_counts(series), int(series["full_cycles"]), _ns(series["full_cycle_seconds"]), stages),
+            rehearsal=info["rehearsal"] == "true",
+            emulated_stage_ms=float(info["emulated_stage_ms"]),
+            split=info["split"],
+        )
+    except KeyError as error:
+        raise ConfigError(f"/metrics has no {error.args[0]}") from error
+
+
+def _counts(series: dict[str, float]) -> SpeculationCounts:
+    names = ("drafted", "accepted", "rejected", "discarded", "cycles", "ranked")
+    drafted, accepted, rejected, discarded, cycles, ranked = (int(series[f"speculation_{name}"]) for name in names)
+    hits = [int(series[f"speculation_hits/{width}"]) for width in HIT_RANKS]
+    return SpeculationCounts(drafted, accepted, rejected, discarded, cycles, ranked, hits)
+
+
+def _stage(series: dict[str, float], stage: str) -> StageTimings:
+    # Labels are in alphabetical order: outcome or phase, then stage.
+    frames, skipped = (int(series[f"stage_frames/{outcome}/{stage}"]) for outcome in ("computed", "skipped"))
+    idle, receive, forward, sample, emulate, send = (
+        _ns(series[f"stage_seconds/{phase}/{stage}"]) for phase in _STAGE_FIELDS
+    )
+    tokens = int(series[f"stage_tokens/{stage}"])
+    return StageTimings(frames, skipped, tokens, idle, receive, forward, sample, emulate, send)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * _NS)
+
+
+def _counts_since(new: SpeculationCounts, old: SpeculationCounts) -> SpeculationCounts:
+    return SpeculationCounts(
+        drafted=new.drafted - old.drafted,
+        accepted=new.accepted - old.accepted,
+        rejected=new.rejected - old.rejected,
+        discarded=new.discarded - old.discarded,
+        cycles=new.cycles - old.cycles,
+        ranked=new.ranked - old.ranked,
+        hits=[later - earlier for later, earlier in zip(new.hits, old.hits, strict=True)],
+    )
+
+
+def _timings(mine: StageTimings, others: StageTimings, sign: int) -> StageTimings:
+    """Field by field, `mine + sign * others`."""
+    terms = asdict(others)
+    return StageTimings(**{name: value + sign * terms[name] for name, value in asdict(mine).items()})

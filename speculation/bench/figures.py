@@ -1,0 +1,227 @@
+"""From cells to the figures of the table (docs/benchmarks.md defines each). Pure."""
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import pairwise
+from statistics import median
+
+import msgspec
+
+from speculation.bench.cells import Answer, Cell
+from speculation.bench.configuration import HUGGING_FACE, NONE, SINGLE, Contender
+from speculation.bench.counters import Counters
+from speculation.bench.identity import Difference, differences
+from workers.messages import HIT_RANKS, StageTimings
+
+ALL = "all"  # the data sets together
+
+
+class StageShares(msgspec.Struct, frozen=True):
+    """How one stage spent the time in which a request was being answered; the shares add up to 1."""
+
+    forward: float
+    sample: float
+    emulate: float
+    send: float
+    receive: float
+    idle: float
+
+    @property
+    def busy(self) -> float:
+        """At work on a frame."""
+        return self.forward + self.sample + self.emulate + self.send
+
+
+class Row(msgspec.Struct):
+    """One line of the table; None where a figure does not exist for the method."""
+
+    method: str
+    stages: int
+    temperature: float
+    dataset: str
+    prompts: int  # over all repeats
+    tokens: int
+    repeats: int
+    tokens_per_second: float  # tokens after the first / time after the first; median of the repeats
+    tokens_per_second_least: float
+    tokens_per_second_most: float
+    ttft_ms: float  # median
+    inter_token_ms_p50: float
+    inter_token_ms_p99: float
+    acceptance: float | None = None
+    tokens_per_cycle: float | None = None
+    E: float | None = None
+    hit_at: dict[str, float] | None = None
+    drafted: int | None = None
+    discarded: int | None = None
+    cycle_ms: float | None = None
+    stage_ms: float | None = None  # the slowest stage's time for one token
+    fixed_cost_ms: float | None = None
+    stage_shares: list[StageShares] | None = None
+    speedup_none: float | None = None  # same stages
+    speedup_single: float | None = None
+    speedup_hf: float | None = None
+    split: str = ""
+    emulated_stage_ms: float = 0.0
+    rehearsal: bool = False
+    interleaved: bool = True  # with every other method of the same stages, prompt by prompt
+    differing: int = 0  # answers that are not those of the reference
+    error: str | None = None
+
+
+def rows(cells: Sequence[Cell]) -> list[Row]:
+    """A row for each contender, temperature and data set, and one for all data sets where there are several."""
+    groups: dict[tuple[Contender, float, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.key.contender, cell.key.temperature, cell.key.dataset), []).append(cell)
+        groups.setdefault((cell.key.contender, cell.key.temperature, ALL), []).append(cell)
+    beside = _contenders_by_stages(cells)
+    made = [
+        _row(group, dataset, beside[contender.stages])
+        for (contender, _, dataset), group in groups.items()
+        if dataset != ALL or len({cell.key.dataset for cell in group}) > 1
+    ]
+    made.sort(key=lambda row: (row.temperature, row.dataset == ALL, row.dataset, row.stages, row.method))
+    _add_speedups(made)
+    _add_differences(made, differences(cells))
+    return made
+
+
+def _contenders_by_stages(cells: Sequence[Cell]) -> dict[int, set[Contender]]:
+    found: dict[int, set[Contender]] = {}
+    for cell in cells:
+        found.setdefault(cell.key.contender.stages, set()).add(cell.key.contender)
+    return found
+
+
+def _row(cells: Sequence[Cell], dataset: str, expected_beside: set[Contender]) -> Row:
+    answers = [answer for cell in cells for answer in cell.answers]
+    repeats = sorted({cell.key.repeat for cell in cells})
+    speeds = [tokens_per_second([a for c in cells if c.key.repeat == repeat for a in c.answers]) for repeat in repeats]
+    gaps = sorted(gap / 1000 for answer in answers for gap in _gaps(answer))
+    contender = cells[0].key.contender
+    row = Row(
+        method=contender.method,
+        stages=contender.stages,
+        temperature=cells[0].key.temperature,
+        dataset=dataset,
+        prompts=len(answers),
+        tokens=sum(len(answer.tokens) for answer in answers),
+        repeats=len(repeats),
+        tokens_per_second=median(speeds),
+        tokens_per_second_least=min(speeds),
+        tokens_per_second_most=max(speeds),
+        ttft_ms=median(answer.times_us[0] for answer in answers) / 1000,
+        inter_token_ms_p50=percentile(gaps, 0.5),
+        inter_token_ms_p99=percentile(gaps, 0.99),
+        split=cells[0].split,
+        emulated_stage_ms=cells[0].emulated_stage_ms,
+        rehearsal=any(cell.rehearsal for cell in cells),
+        interleaved=all(expected_beside <= {cell.key.contender, *cell.beside} for cell in cells),
+    )
+    counted = [cell.counters for cell in cells if cell.counters is not None]
+    if counted:
+        _add_engine_figures(row, reduce(Counters.plus, counted), cells, answers)
+    return row
+
+
+def _add_engine_figures(row: Row, counters: Counters, cells: Sequence[Cell], answers: Sequence[Answer]) -> None:
+    counts = counters.counts
+    verified = counts.accepted + counts.rejected
+    if verified:
+        row.acceptance = counts.accepted / verified
+    if counts.cycles:
+        # The first token of an answer is the prefill's.
+        row.tokens_per_cycle = (row.tokens - len(answers)) / counts.cycles
+        row.E = row.stages * row.tokens_per_cycle
+    if counts.ranked:
+        row.hit_at = {str(width): hits / counts.ranked for width, hits in zip(HIT_RANKS, counts.hits, strict=True)}
+    row.drafted, row.discarded = counts.drafted, counts.discarded
+    if counts.drafted != verified + counts.discarded:
+        row.error = f"{counts.drafted} drafts, but {verified} verified and {counts.discarded} discarded"
+    active_ns = 1000 * sum(answer.times_us[-1] for answer in answers)
+    row.stage_shares = [stage_shares(timings, active_ns) for timings in counters.stages]
+    row.stage_ms = max(_token_ms(cells, stage) for stage in range(len(counters.stages)))
+    if counters.full_cycles:
+        row.cycle_ms = counters.full_cycle_ns / counters.full_cycles / 1e6
+        row.fixed_cost_ms = row.cycle_ms - row.stage_ms
+
+
+def _token_ms(cells: Sequence[Cell], stage: int) -> float:
+    """A stage's computing time for a frame of one token: the prompts' share, known from the warm-up, is taken out."""
+    busy_ns, frames = 0.0, 0
+    for cell in cells:
+        if cell.counters is None or cell.prefill_ns is None:
+            continue
+        timings = cell.counters.stages[stage]
+        prompt_tokens = sum(len(answer.prompt_ids) for answer in cell.answers)
+        busy_ns += computing_ns(timings) - cell.prefill_ns[stage] * prompt_tokens
+        frames += timings.tokens - prompt_tokens
+    return busy_ns / frames / 1e6 if frames > 0 else 0.0
+
+
+def computing_ns(timings: StageTimings) -> int:
+    """Time that a stage computed, or pretended to."""
+    return timings.forward_ns + timings.sample_ns + timings.emulate_ns
+
+
+def stage_shares(timings: StageTimings, active_ns: int) -> StageShares:
+    """Shares of `active_ns`, the time in which requests were being answered."""
+    parts = {
+        "forward": timings.forward_ns,
+        "sample": timings.sample_ns,
+        "emulate": timings.emulate_ns,
+        "send": timings.send_ns,
+        "receive": timings.receive_ns,
+    }
+    # A stage may finish dead frames a moment after the last token has gone out.
+    whole = max(active_ns, sum(parts.values()), 1)
+    shares = {name: value / whole for name, value in parts.items()}
+    return StageShares(**shares, idle=1 - sum(shares.values()))
+
+
+def tokens_per_second(answers: Sequence[Answer]) -> float:
+    """Tokens after the first, over the time after the first; 0 where no answer has two tokens."""
+    seconds = sum(answer.times_us[-1] - answer.times_us[0] for answer in answers) / 1e6
+    return sum(len(answer.tokens) - 1 for answer in answers) / seconds if seconds > 0 else 0.0
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of the `ordered` values do not exceed; 0 where there are none."""
+    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)] if ordered else 0.0
+
+
+def _gaps(answer: Answer) -> list[int]:
+    return [later - earlier for earlier, later in pairwise(answer.times_us)]
+
+
+def _add_speedups(made: Sequence[Row]) -> None:
+    speeds = {(row.method, row.stages, row.temperature, row.dataset): row.tokens_per_second for row in made}
+    for row in made:
+        place = (row.temperature, row.dataset)
+        row.speedup_none = _ratio(row.tokens_per_second, speeds.get((NONE, row.stages, *place)))
+        row.speedup_single = _ratio(row.tokens_per_second, speeds.get((SINGLE, 1, *place)))
+        row.speedup_hf = _ratio(row.tokens_per_second, speeds.get((HUGGING_FACE, 1, *place)))
+
+
+def _ratio(speed: float, baseline: float | None) -> float | None:
+    return speed / baseline if baseline else None
+
+
+def _add_differences(made: Sequence[Row], found: Sequence[Difference]) -> None:
+    for row in made:
+        here = [
+            difference
+            for difference in found
+            if difference.contender == Contender(row.method, row.stages)
+            and difference.temperature == row.temperature
+            and row.dataset in (difference.dataset, ALL)
+        ]
+        if here:
+            first = here[0]
+            row.differing = len(here)
+            where = "in the prompt" if first.position < 0 else f"at token {first.position}"
+            row.error = (
+                f"{len(here)} of {row.prompts} answers differ from {first.reference}; "
+                f"first: {first.dataset} {first.question} {where}"
+            )

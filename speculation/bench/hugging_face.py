@@ -1,0 +1,105 @@
+"""`python -m speculation.bench.hugging_face MODEL`: Hugging Face `generate` as a baseline.
+
+Reads questions and writes answers, one line of JSON each, on stdin and stdout; the first line it writes says "ready".
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.generation.streamers import BaseStreamer
+
+from speculation.bench.cells import Answer
+from speculation.bench.processes import Question
+from workers.lifecycle import die_with_parent
+from workers.prepare import prepare
+
+
+class Clock(BaseStreamer):
+    """Notes when each token came; the first call brings the prompt."""
+
+    def __init__(self) -> None:
+        self.started_ns = time.perf_counter_ns()
+        self.times_us: list[int] = []
+        self._prompt = True
+
+    def put(self, value: torch.Tensor) -> None:
+        """Called by `generate` with each new token."""
+        if not self._prompt:
+            self.times_us.append((time.perf_counter_ns() - self.started_ns) // 1000)
+        self._prompt = False
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+
+
+class Baseline:
+    """The whole model on one device."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: str) -> None:
+        self._device = device
+        self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        self._model = model.to(device).eval()
+        defaults = self._model.generation_config
+        self._end, self._pad = defaults.eos_token_id, defaults.pad_token_id
+        # What the model suggests for sampling would otherwise be merged into what is asked for.
+        self._model.generation_config = GenerationConfig()
+
+    def answer(self, question: Question) -> Answer:
+        """Generates with the model's chat template and end tokens."""
+        message = [{"role": "user", "content": question.text}]
+        clock = Clock()
+        prompt = self._tokenizer.apply_chat_template(
+            message, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        ).to(self._device)
+        torch.manual_seed(question.seed)
+        sampled = question.temperature > 0
+        shape: dict[str, Any] = {}
+        if sampled:
+            shape = {"temperature": question.temperature, "top_k": question.top_k, "top_p": question.top_p}
+        config = GenerationConfig(
+            max_new_tokens=question.max_tokens,
+            do_sample=sampled,
+            eos_token_id=self._end,
+            pad_token_id=self._pad if self._pad is not None else 0,
+            **shape,
+        )
+        with torch.inference_mode():
+            output = self._model.generate(**prompt, generation_config=config, streamer=clock)
+        length = prompt["input_ids"].shape[1]
+        ids = output[0].tolist()
+        return Answer(question.question, ids[:length], ids[length:], clock.times_us)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answers until stdin ends."""
+    die_with_parent()
+    parser = argparse.ArgumentParser(prog="python -m speculation.bench.hugging_face")
+    parser.add_argument("model")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    device = "cpu" if options.device == "cpu" else options.device.partition(",")[0]
+    dtype = options.dtype if options.dtype != "auto" else ("float32" if device == "cpu" else "bfloat16")
+    baseline = Baseline(prepare(options.model), getattr(torch, dtype), device)
+    decoder = msgspec.json.Decoder(Question)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin.buffer:
+        answer = baseline.answer(decoder.decode(line))
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        sys.stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

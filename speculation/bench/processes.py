@@ -1,0 +1,209 @@
+"""The processes that are measured: `echelon serve` groups, and Hugging Face beside them."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from speculation.bench.cells import Answer
+from speculation.bench.configuration import HUGGING_FACE, Contender, Settings, serve_arguments
+from speculation.bench.counters import Snapshot, parse_metrics
+from speculation.bench.prompts import Prompt
+from speculation.bench.streaming import chat_body, stream_chat
+from workers.errors import ConfigError
+from workers.lifecycle import PARENT_VARIABLE
+
+_READY_SECONDS = 600.0
+_GRACE_SECONDS = 15.0
+_LOOK_SECONDS = 0.1
+_FRESH_SECONDS = 60.0  # figures follow within two or three seconds
+
+
+class Running(Protocol):
+    """A contender that is ready to answer."""
+
+    def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
+        """Answers one prompt; raises `ConfigError`."""
+
+    def snapshot(self) -> Snapshot | None:
+        """Figures that cover everything up to now, or None where there are none."""
+
+    def stop(self) -> None:
+        """Takes its processes down."""
+
+
+def start(contender: Contender, settings: Settings, module: str | None, logs: Path) -> Running:
+    """Starts a contender and waits until it is ready; raises `ConfigError` with the end of its log."""
+    name = f"{contender.method}-n{contender.stages}.log"
+    if contender.method == HUGGING_FACE:
+        return HuggingFace(settings, logs / name)
+    return Served(contender, settings, module, logs / name)
+
+
+class Served:
+    """A group of `echelon serve` on a port of its own."""
+
+    def __init__(self, contender: Contender, settings: Settings, module: str | None, log: Path) -> None:
+        self._settings = settings
+        self._log = log
+        self._port = _free_port()
+        arguments = ["-m", "server.cli", "serve", *serve_arguments(contender, settings, module)]
+        self._launcher = _spawn([*arguments, "--port", str(self._port)], log)
+        try:
+            self._wait_until_healthy()
+        except BaseException:
+            self.stop()
+            raise
+
+    def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
+        """Answers one prompt over HTTP."""
+        settings = self._settings
+        body = chat_body(
+            prompt, max_tokens=max_tokens, temperature=temperature, top_k=settings.top_k, top_p=settings.top_p
+        )
+        try:
+            return stream_chat(self._port, prompt.question, body)
+        except OSError as error:
+            raise ConfigError(f"prompt {prompt.question}: {error}\n{_tail(self._log)}") from error
+
+    def snapshot(self) -> Snapshot:
+        """Figures newer than the last answer.
+
+        They come with pings, of which one may have been under way: the second change is new for certain.
+        """
+        deadline = time.monotonic() + _FRESH_SECONDS
+        last = self._look()
+        changes = 0
+        while changes < 2 or last.running or last.waiting:
+            if time.monotonic() > deadline:
+                raise ConfigError(f"the engine's figures do not change any more\n{_tail(self._log)}")
+            time.sleep(_LOOK_SECONDS)
+            look = self._look()
+            changes += look.idle_ns != last.idle_ns
+            last = look
+        return last
+
+    def stop(self) -> None:
+        """Stops the launcher, which takes its group down."""
+        _stop(self._launcher)
+
+    def _look(self) -> Snapshot:
+        return parse_metrics(self._get("/metrics").decode())
+
+    def _get(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=30) as response:
+            content: bytes = response.read()
+            return content
+
+    def _wait_until_healthy(self) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while True:
+            with contextlib.suppress(urllib.error.URLError, OSError, ConfigError):
+                self._get("/health")
+                self._look()  # the figures come a moment later
+                return
+            if self._launcher.poll() is not None:
+                raise ConfigError(f"`echelon serve` did not start:\n{_tail(self._log)}")
+            if time.monotonic() > deadline:
+                raise ConfigError(f"`echelon serve` was not ready after {_READY_SECONDS:g} s:\n{_tail(self._log)}")
+            time.sleep(_LOOK_SECONDS)
+
+
+class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the Hugging Face process is asked, as one line of JSON."""
+
+    question: str
+    text: str
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+class HuggingFace:
+    """`speculation.bench.hugging_face` in a process of its own; questions and answers are lines of JSON."""
+
+    def __init__(self, settings: Settings, log: Path) -> None:
+        self._settings = settings
+        self._log = log
+        arguments = ["-m", "speculation.bench.hugging_face", settings.model]
+        arguments += ["--threads", str(settings.threads), "--dtype", settings.dtype, "--device", settings.device]
+        self._process = _spawn(arguments, log, pipes=True)
+        try:
+            self._read()  # ready
+        except BaseException:
+            self.stop()
+            raise
+
+    def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
+        """Answers one prompt with `generate`."""
+        settings = self._settings
+        question = Question(
+            prompt.question, prompt.text, max_tokens, temperature, settings.top_k, settings.top_p, prompt.seed
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(question) + b"\n")
+        self._process.stdin.flush()
+        return msgspec.json.decode(self._read(), type=Answer)
+
+    def snapshot(self) -> None:
+        """It has no figures."""
+
+    def stop(self) -> None:
+        """Stops the process."""
+        _stop(self._process)
+
+    def _read(self) -> bytes:
+        assert self._process.stdout is not None
+        line: bytes = self._process.stdout.readline()
+        if not line:
+            raise ConfigError(f"Hugging Face `generate` has ended:\n{_tail(self._log)}")
+        return line
+
+
+def _spawn(arguments: Sequence[str], log: Path, *, pipes: bool = False) -> "subprocess.Popen[bytes]":
+    """Python with `arguments`, in a process group of its own, so that Ctrl-C reaches only the bench."""
+    environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if pipes else output,
+            stderr=output,
+            env=environment,
+            process_group=0,
+        )
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,123 @@
+"""Rows as a Markdown table, and how they were made. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from speculation.bench.figures import ALL, Row
+from workers.messages import HIT_RANKS
+
+_HEADER = (
+    "method", "n", "T", "data set", "tok/s", "× none", "× single", "× HF", "TTFT ms", "p50 ms", "p99 ms",
+    "acceptance", "E", "tok/cycle", "cycle ms", "stage ms", "fixed ms", "busy", "discarded",
+)  # fmt: skip
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """What is needed to repeat a bench and to judge it."""
+
+    command: str
+    git: str
+    date: str  # ISO 8601, UTC
+    python: str
+    versions: dict[str, str]
+    cpu: str
+    cores: int
+    memory_gib: float
+    gpus: list[str]
+    load: float  # one-minute average before the start
+
+
+class Results(msgspec.Struct):
+    """`results.json`."""
+
+    provenance: Provenance
+    settings: dict[str, object]
+    data: dict[str, str]  # SHA-256 of the prompts used, by data set
+    rows: list[Row]
+
+
+def markdown(results: Results) -> str:
+    """The table, its warnings, and hit rates where drafts were ranked."""
+    rows, provenance = results.rows, results.provenance
+    lines = [
+        f"`{provenance.command}`",
+        "",
+        f"{provenance.cpu}, {provenance.cores} cores, {provenance.memory_gib:.0f} GiB"
+        + "".join(f", {gpu}" for gpu in provenance.gpus)
+        + f"; {provenance.date}; commit {provenance.git}",
+        "",
+        *_warnings(results),
+        *_table(_HEADER, [_cells(row) for row in rows]),
+        "",
+    ]
+    ranked = [row for row in rows if row.hit_at is not None]
+    if ranked:
+        header = ("method", "n", "T", "data set", *(f"hit@{width}" for width in HIT_RANKS))
+        lines += ["Share of verified tokens among the drafter's first candidates:", ""]
+        lines += _table(header, [_hit_cells(row) for row in ranked])
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _warnings(results: Results) -> list[str]:
+    rows = results.rows
+    warnings = [
+        f"**{row.method}, n={row.stages}, T={row.temperature:g}, {row.dataset}: {row.error}**"
+        for row in rows
+        if row.error
+    ]
+    if any(row.emulated_stage_ms for row in rows):
+        warnings.append("**Emulated**: every stage waits until its time has passed; this measures orchestration only.")
+    if any(row.rehearsal for row in rows):
+        warnings.append("**Rehearsal**: `scripted` accepts drafts by chance, so its text means nothing.")
+    if any(not row.interleaved for row in rows):
+        names = sorted({f"{row.method}, n={row.stages}" for row in rows if not row.interleaved})
+        warnings.append(f"Not measured prompt by prompt beside all others of the same stages: {'; '.join(names)}.")
+    if results.provenance.load > 0.5:
+        warnings.append(f"The machine was not idle: its load average was {results.provenance.load:.1f} at the start.")
+    return [line for warning in warnings for line in (warning, "")]
+
+
+def _cells(row: Row) -> list[str]:
+    busy = None if row.stage_shares is None else sum(s.busy for s in row.stage_shares) / len(row.stage_shares)
+    discarded = row.discarded / row.drafted if row.discarded is not None and row.drafted else None
+    speed = f"{row.tokens_per_second:.1f}"
+    if row.repeats > 1:
+        speed += f" ({row.tokens_per_second_least:.1f}..{row.tokens_per_second_most:.1f})"
+    return [
+        row.method + (" (rehearsal)" if row.rehearsal else "") + (" (emulated)" if row.emulated_stage_ms else ""),
+        str(row.stages),
+        f"{row.temperature:g}",
+        f"**{ALL}**" if row.dataset == ALL else row.dataset,
+        speed,
+        _number(row.speedup_none),
+        _number(row.speedup_single),
+        _number(row.speedup_hf),
+        _number(row.ttft_ms, 0),
+        _number(row.inter_token_ms_p50, 1),
+        _number(row.inter_token_ms_p99, 1),
+        _number(row.acceptance, 3),
+        _number(row.E),
+        _number(row.tokens_per_cycle, 3),
+        _number(row.cycle_ms),
+        _number(row.stage_ms),
+        _number(row.fixed_cost_ms),
+        _number(busy),
+        _number(discarded),
+    ]
+
+
+def _hit_cells(row: Row) -> list[str]:
+    assert row.hit_at is not None
+    hits = [_number(row.hit_at[str(width)], 3) for width in HIT_RANKS]
+    return [row.method, str(row.stages), f"{row.temperature:g}", row.dataset, *hits]
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *body]
+    return [f"| {' | '.join(line)} |" for line in lines]

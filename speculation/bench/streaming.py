@@ -1,0 +1,89 @@
+"""One streamed chat completion over HTTP, with the time at which each token arrived."""
+
+import json
+import time
+from http.client import HTTPConnection
+from typing import Any
+
+from speculation.bench.cells import Answer
+from speculation.bench.prompts import Prompt
+from workers.errors import ConfigError
+
+_TIMEOUT = 600.0  # seconds without a byte
+
+
+def chat_body(prompt: Prompt, *, max_tokens: int, temperature: float, top_k: int, top_p: float) -> dict[str, Any]:
+    """The request that every served contender gets."""
+    return {
+        "model": "bench",
+        "messages": [{"role": "user", "content": prompt.text}],
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": prompt.seed,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+    }
+
+
+def stream_chat(port: int, question: str, body: dict[str, Any]) -> Answer:
+    """Sends `body` to the server on this machine's `port` and collects the stream.
+
+    Raises `ConfigError` with the server's words where it refuses or fails.
+    """
+    connection = HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT)
+    try:
+        sent = time.perf_counter_ns()
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise ConfigError(f"prompt {question}: {response.read().decode(errors='replace')}")
+        collected = Collected(question)
+        while line := response.readline():
+            collected.line(line, (time.perf_counter_ns() - sent) // 1000)
+        return collected.answer()
+    finally:
+        connection.close()
+
+
+class Collected:
+    """Puts an answer together from the lines of a stream."""
+
+    def __init__(self, question: str) -> None:
+        self._question = question
+        self._prompt_ids: list[int] = []
+        self._tokens: list[int] = []
+        self._times_us: list[int] = []
+        self._completion_tokens: int | None = None
+        self._done = False
+
+    def line(self, line: bytes, time_us: int) -> None:
+        """The next line, and when it arrived; raises `ConfigError` where it tells of an error."""
+        if not line.startswith(b"data: "):
+            return
+        data = line[6:].strip()
+        if data == b"[DONE]":
+            self._done = True
+            return
+        event = json.loads(data)
+        if "error" in event:
+            raise ConfigError(f"prompt {self._question}: {event['error']['message']}")
+        self._prompt_ids = event.get("prompt_token_ids") or self._prompt_ids
+        for choice in event["choices"]:
+            ids = choice.get("token_ids") or []
+            self._tokens += ids
+            self._times_us += [time_us] * len(ids)
+        if event.get("usage"):
+            self._completion_tokens = event["usage"]["completion_tokens"]
+
+    def answer(self) -> Answer:
+        """The whole answer; raises `ConfigError` where the stream was cut or its count is wrong."""
+        if not self._done or not self._tokens:
+            raise ConfigError(f"prompt {self._question}: the stream ended early")
+        if self._completion_tokens != len(self._tokens):
+            raise ConfigError(
+                f"prompt {self._question}: {len(self._tokens)} tokens came, but usage says {self._completion_tokens}"
+            )
+        return Answer(self._question, self._prompt_ids, self._tokens, self._times_us)
