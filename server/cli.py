@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from server.cli_bench import add_measuring_commands
 from server.engine_plan import DrafterOptions, EngineOptions, choose_drafter_config, plan_over_network
 from server.launcher import display_name, prepare_model, read_model, serve
 from server.server_options import KEYS_VARIABLE, ServerOptions, collect_keys
@@ -278,6 +279,9 @@ def plan_command(
 def prepare_command(model: Model = "default") -> None:
     """Fetch and convert MODEL without serving it; prints the folder."""
     raise typer.Exit(subprocess.run([sys.executable, "-m", "workers.prepare", model], check=False).returncode)
+
+
+add_measuring_commands(app)
 
 
 def main() -> None:

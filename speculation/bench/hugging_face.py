@@ -44,13 +44,13 @@ class Baseline:
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: str) -> None:
         self._device = device
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
         self._model = model.to(device).eval()
         defaults = self._model.generation_config
         self._end, self._pad = defaults.eos_token_id, defaults.pad_token_id
         # What the model suggests for sampling would otherwise be merged into what is asked for.
-        self._model.generation_config = GenerationConfig()
+        self._model.generation_config = _generation_config()
 
     def answer(self, question: Question) -> Answer:
         """Generates with the model's chat template and end tokens."""
@@ -64,7 +64,7 @@ class Baseline:
         shape: dict[str, Any] = {}
         if sampled:
             shape = {"temperature": question.temperature, "top_k": question.top_k, "top_p": question.top_p}
-        config = GenerationConfig(
+        config = _generation_config(
             max_new_tokens=question.max_tokens,
             do_sample=sampled,
             eos_token_id=self._end,
@@ -76,6 +76,12 @@ class Baseline:
         length = prompt["input_ids"].shape[1]
         ids = output[0].tolist()
         return Answer(question.question, ids[:length], ids[length:], clock.times_us)
+
+
+def _generation_config(**fields: Any) -> GenerationConfig:
+    config_class: Any = GenerationConfig  # its constructor has no types
+    config: GenerationConfig = config_class(**fields)
+    return config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,9 +3,11 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -99,7 +101,7 @@ def _warm_up(contender: Contender, running: Running, prompts: Sequence[Prompt]) 
     return _Lane(contender, running, after, [computing_ns(stage) / max(1, stage.tokens) for stage in spent])
 
 
-def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: "tqdm[object]") -> None:
+def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: "tqdm[Any]") -> None:
     for repeat in range(work.repeats):
         for temperature in work.temperatures:
             for data_set in work.data_sets:
@@ -117,7 +119,7 @@ def _block(
     folder: Folder,
     todo: Sequence[tuple[_Lane, CellKey]],
     data_set: DataSet,
-    progress: "tqdm[object]",
+    progress: "tqdm[Any]",
 ) -> None:
     """One data set at one temperature. The order of the methods turns with every prompt, so that none has a place."""
     load, date = os.getloadavg()[0], datetime.now(UTC).isoformat(timespec="seconds")
@@ -130,9 +132,10 @@ def _block(
             except ConfigError as error:
                 raise ConfigError(f"{lane.contender}, {data_set.name}: {error}") from error
             progress.update()
-    for lane, key in todo:
-        before, lane.last = lane.last, lane.running.snapshot()
-        now = lane.last
+    with ThreadPoolExecutor(len(todo)) as pool:  # each waits for a ping or two
+        snapshots = list(pool.map(lambda pair: pair[0].running.snapshot(), todo))
+    for (lane, key), now in zip(todo, snapshots, strict=True):
+        before, lane.last = lane.last, now
         folder.keep(
             Cell(
                 key=key,

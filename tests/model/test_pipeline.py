@@ -4,13 +4,13 @@ Stage loops, schedule, bus and control channels are the real ones; only the proc
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from speculation.drafters.base import Drafter
+from speculation.drafters.base import Draft, Drafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
@@ -175,3 +175,19 @@ def test_what_does_not_fit_is_refused_without_harm(engine: LocalEngine) -> None:
     for prompt, new in (([1] * 1024, 1), ([1] * 1000, 25), ([], 4), ([1], 0)):
         assert engine.client.generate(prompt, new).error is not None
     assert len(engine.client.generate([1] * 1023, 1).tokens) == 1
+
+
+class ThirdGuess(ScriptedDrafter):
+    """Is wrong twice before it is right."""
+
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
+        right = super().draft(tokens)
+        return None if right is None else Draft((right.token ^ 1, right.token ^ 2, right.token))
+
+
+def test_the_rank_of_the_right_token_among_the_candidates_is_counted(engine: LocalEngine) -> None:
+    plain, _ = run(engine, NoDrafter())
+    counts = run(engine, ThirdGuess(Script([Recording(PROMPT + plain.tokens)]), engine.vocab_size))[0].counts
+    assert counts is not None
+    assert counts.ranked == counts.rejected
+    assert counts.hits == [0, 0, counts.ranked, counts.ranked, counts.ranked]

@@ -11,7 +11,7 @@ from speculation.drafters.base import Draft
 from speculation.drafters.combined import CombinedDrafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
-from speculation.drafters.pdm import CANDIDATES, PdmDrafter
+from speculation.drafters.pdm import PdmDrafter
 from speculation.pdm.module import DraftModule
 from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import read_head, read_tensor
@@ -153,4 +153,3 @@ def test_the_rank_of_the_right_token_is_counted(
     assert counts.ranked == counts.accepted + counts.rejected
     assert counts.hits[0] == counts.accepted
     assert counts.hits == sorted(counts.hits)
-    assert counts.hits[-1] > counts.hits[0], f"none of {CANDIDATES} candidates was ever right"
