@@ -1,0 +1,80 @@
+"""All stages on one card, in one process: identity with CPU tokens, rollback, and timings.
+
+A few minutes on any CUDA device: `python -m pytest tests/gpu -s`. NCCL needs a card a stage and is not covered here.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from speculation.drafters.none import NoDrafter
+from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
+from tests.harness import LocalEngine, local_engine
+from tests.model.identity import RecordingSampler, drafters, generate, recorded_logits
+from workers.messages import Sampling
+from workers.model_bytes import layer_bytes
+from workers.split import balance
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
+NEW = 40
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 5], ids="n={}".format)
+def engine(request: pytest.FixtureRequest, default_model: Path) -> Iterator[LocalEngine]:
+    split = balance(*layer_bytes(default_model), request.param)
+    with recorded_logits(), local_engine(default_model, split, devices=("cuda:0",), max_model_len=1024) as running:
+        yield running
+
+
+def test_greedy_tokens_are_those_of_the_cpu(engine: LocalEngine, default_model: Path) -> None:
+    (expected,) = generate(default_model, [PROMPT], NEW)
+    engine.drafter.current = NoDrafter()
+    assert engine.client.generate(PROMPT, NEW).tokens == expected
+
+
+def test_tokens_and_logits_do_not_depend_on_the_drafter(engine: LocalEngine) -> None:
+    sampling = Sampling(seed=5, temperature=1.0, top_p=0.9, top_k=100, repetition_penalty=1.1)
+    for parameters in (None, sampling):
+        engine.drafter.current = NoDrafter()
+        RecordingSampler.seen = {}
+        plain = engine.client.generate(PROMPT, NEW, parameters).tokens
+        logits = RecordingSampler.seen
+        for name, drafter in drafters(PROMPT + plain, engine.vocab_size).items():
+            engine.drafter.current = drafter
+            RecordingSampler.seen = {}
+            assert engine.client.generate(PROMPT, NEW, parameters).tokens == plain, name
+            assert all(torch.equal(RecordingSampler.seen[p], row) for p, row in logits.items()), name
+
+
+def test_rejections_anywhere_leave_nothing_behind(engine: LocalEngine) -> None:
+    engine.drafter.current = NoDrafter()
+    plain = engine.client.generate(PROMPT, NEW).tokens
+    for position in range(len(PROMPT) + 1, len(PROMPT) + 12):
+        script = Script([Recording(PROMPT + plain, frozenset({position, position + 1}))])
+        engine.drafter.current = ScriptedDrafter(script, engine.vocab_size)
+        assert engine.client.generate(PROMPT, NEW).tokens == plain, position
+
+
+def test_timings(engine: LocalEngine) -> None:
+    """Prints; a speed is never asserted."""
+    engine.drafter.current = NoDrafter()
+    plain = engine.client.generate(PROMPT, 200).tokens
+    for name, drafter in drafters(PROMPT + plain, engine.vocab_size).items():
+        engine.drafter.current = drafter
+        before, started = engine.client.status(), time.perf_counter()
+        engine.client.generate(PROMPT, 200)
+        seconds, after = time.perf_counter() - started, engine.client.status()
+        stages = [
+            {
+                phase: round((getattr(b, phase) - getattr(a, phase)) / 1e6 / max(1, b.frames - a.frames), 3)
+                for phase in ("idle_ns", "receive_ns", "forward_ns", "sample_ns", "send_ns")
+            }
+            for a, b in zip(before.stages, after.stages, strict=True)
+        ]
+        print(f"{len(stages)} stages, {name}: {200 / seconds:.1f} tokens/s; ms a frame: {stages}")
+    print(torch.cuda.get_device_name(0), torch.__version__)
