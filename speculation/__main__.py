@@ -15,11 +15,13 @@ from workers.config import EngineConfig, load_config
 from workers.errors import ConfigError, EchelonError
 from workers.lifecycle import die_with_parent
 from workers.model_facts import read_facts
+from workers.scheduling import be_punctual, settle
 
 
 def main() -> int:
     """Runs rank 0; 2 is the exit code of an error that a restart would not mend."""
     die_with_parent()
+    be_punctual()
     parser = argparse.ArgumentParser(prog="python -m speculation", description="Runs rank 0: queue, schedule, drafter.")
     parser.add_argument("--config", type=Path, required=True, help="engine configuration, .json or .toml")
     arguments = parser.parse_args()
@@ -49,6 +51,7 @@ def serve(config: EngineConfig) -> None:
         from workers.host import start_threads  # imports torch: only where stages run in this process
 
         threads = start_threads(config, context)
+    settle()
     try:
         engine.run()
     finally:

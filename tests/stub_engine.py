@@ -116,7 +116,7 @@ class StubEngine:
                 queue.remove(running)
                 self._send(socket, peer, Tokens(message.id, [], finish="abort", counts=SpeculationCounts()))
         elif isinstance(message, Probe) and not self.silent:
-            self._send(socket, peer, self._status(message.number, len(queue)))
+            self._send(socket, peer, self.status(message.number, len(queue)))
 
     def _step(self, socket: "zmq.Socket[bytes]", queue: deque[_Running]) -> None:
         running = queue[0]
@@ -137,7 +137,8 @@ class StubEngine:
             queue.popleft()
         self._send(socket, running.peer, Tokens(request.id, tokens, logprobs, finish, counts))
 
-    def _status(self, number: int, open_requests: int) -> Status:
+    def status(self, number: int, open_requests: int) -> Status:
+        """Figures that depend on the number of the probe alone."""
         timings = StageTimings(frames=10 * number, forward_ns=number * 10**9, idle_ns=number * 10**9)
         return Status(
             number=number,

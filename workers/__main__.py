@@ -7,11 +7,13 @@ from pathlib import Path
 from workers.config import load_config
 from workers.errors import ConfigError, EchelonError
 from workers.lifecycle import die_with_parent
+from workers.scheduling import be_punctual
 
 
 def main() -> int:
     """Runs the stage; 2 is the exit code of an error that a restart would not mend."""
     die_with_parent()
+    be_punctual()
     parser = argparse.ArgumentParser(prog="python -m workers", description="Runs one stage of the pipeline.")
     parser.add_argument("--stage", type=int, required=True, help="index of the stage, from 0")
     parser.add_argument("--config", type=Path, required=True, help="engine configuration, .json or .toml")

@@ -17,6 +17,7 @@ from workers.messages import Failure, Ready
 from workers.model_facts import read_facts
 from workers.progress import Progress
 from workers.sampler import Sampler
+from workers.scheduling import settle
 from workers.shard import Shard
 from workers.stage import ControlChannel, Stage
 from workers.tail import Tail
@@ -42,6 +43,7 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         started = time.monotonic()
         shard = load_shard(config, index)
         edges = make_edges(index, shard)
+        settle()
         tail = None
         if index == config.stages - 1:
             folder = Path(config.model)

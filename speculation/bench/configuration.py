@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transport: str = "auto"
     delta: int = 0
     emulate_stage_ms: float = 0.0
+    always_draft: bool = False
     scripted_acceptance: float | None = None
     module: str | None = None  # SHA-256 of the draft module's weights
 
@@ -86,4 +87,6 @@ def serve_arguments(contender: Contender, settings: Settings, module: str | None
     arguments += ["--max-model-len", str(settings.max_model_len), "--threads", str(settings.threads)]
     arguments += ["--device", settings.device, "--dtype", settings.dtype, "--transport", settings.transport]
     arguments += ["--delta", str(settings.delta), "--emulate-stage-ms", str(settings.emulate_stage_ms)]
+    if settings.always_draft and contender.method in SERVED:
+        arguments.append("--always-draft")
     return arguments

@@ -18,6 +18,8 @@ class Counters(msgspec.Struct):
     counts: SpeculationCounts
     full_cycles: int
     full_cycle_ns: int
+    drafts: int  # asked for
+    draft_ns: int
     stages: list[StageTimings]
 
     def since(self, earlier: "Counters") -> "Counters":
@@ -28,6 +30,8 @@ class Counters(msgspec.Struct):
             counts=_counts_since(self.counts, earlier.counts),
             full_cycles=self.full_cycles - earlier.full_cycles,
             full_cycle_ns=self.full_cycle_ns - earlier.full_cycle_ns,
+            drafts=self.drafts - earlier.drafts,
+            draft_ns=self.draft_ns - earlier.draft_ns,
             stages=[_timings(new, old, -1) for new, old in zip(self.stages, earlier.stages, strict=True)],
         )
 
@@ -40,6 +44,8 @@ class Counters(msgspec.Struct):
             counts=counts,
             full_cycles=self.full_cycles + other.full_cycles,
             full_cycle_ns=self.full_cycle_ns + other.full_cycle_ns,
+            drafts=self.drafts + other.drafts,
+            draft_ns=self.draft_ns + other.draft_ns,
             stages=[_timings(mine, others, 1) for mine, others in zip(self.stages, other.stages, strict=True)],
         )
 
@@ -75,7 +81,14 @@ def parse_metrics(text: str) -> Snapshot:
         return Snapshot(
             running=int(series["num_requests_running"]),
             waiting=int(series["num_requests_waiting"]),
-            counters=Counters(_counts(series), int(series["full_cycles"]), _ns(series["full_cycle_seconds"]), stages),
+            counters=Counters(
+                counts=_counts(series),
+                full_cycles=int(series["full_cycles"]),
+                full_cycle_ns=_ns(series["full_cycle_seconds"]),
+                drafts=int(series["drafts"]),
+                draft_ns=_ns(series["draft_seconds"]),
+                stages=stages,
+            ),
             rehearsal=info["rehearsal"] == "true",
             emulated_stage_ms=float(info["emulated_stage_ms"]),
             split=info["split"],

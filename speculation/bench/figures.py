@@ -48,7 +48,8 @@ class Row(msgspec.Struct):
     ttft_ms: float  # median
     inter_token_ms_p50: float
     inter_token_ms_p99: float
-    acceptance: float | None = None
+    acceptance: float | None = None  # of verified drafts
+    coverage: float | None = None  # share of tokens for which there was a draft
     tokens_per_cycle: float | None = None
     E: float | None = None
     hit_at: dict[str, float] | None = None
@@ -56,7 +57,8 @@ class Row(msgspec.Struct):
     discarded: int | None = None
     cycle_ms: float | None = None
     stage_ms: float | None = None  # the slowest stage's time for one token
-    fixed_cost_ms: float | None = None
+    draft_ms: float | None = None  # a draft, on the speculation rank
+    fixed_cost_ms: float | None = None  # the cycle beyond the slower of stage and draft
     stage_shares: list[StageShares] | None = None
     speedup_none: float | None = None  # same stages
     speedup_single: float | None = None
@@ -130,6 +132,7 @@ def _add_engine_figures(row: Row, counters: Counters, cells: Sequence[Cell], ans
     verified = counts.accepted + counts.rejected
     if verified:
         row.acceptance = counts.accepted / verified
+        row.coverage = verified / max(1, row.tokens - len(answers))
     if counts.cycles:
         # The first token of an answer is the prefill's.
         row.tokens_per_cycle = (row.tokens - len(answers)) / counts.cycles
@@ -142,9 +145,11 @@ def _add_engine_figures(row: Row, counters: Counters, cells: Sequence[Cell], ans
     active_ns = 1000 * sum(answer.times_us[-1] for answer in answers)
     row.stage_shares = [stage_shares(timings, active_ns) for timings in counters.stages]
     row.stage_ms = max(_token_ms(cells, stage) for stage in range(len(counters.stages)))
+    if counters.drafts:
+        row.draft_ms = counters.draft_ns / counters.drafts / 1e6
     if counters.full_cycles:
         row.cycle_ms = counters.full_cycle_ns / counters.full_cycles / 1e6
-        row.fixed_cost_ms = row.cycle_ms - row.stage_ms
+        row.fixed_cost_ms = row.cycle_ms - max(row.stage_ms, row.draft_ms or 0.0)
 
 
 def _token_ms(cells: Sequence[Cell], stage: int) -> float:

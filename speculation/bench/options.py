@@ -45,6 +45,7 @@ def parse(arguments: Sequence[str]) -> Options:
         transport=given.transport,
         delta=given.delta,
         emulate_stage_ms=given.emulate_stage_ms,
+        always_draft=given.always_draft,
         scripted_acceptance=given.scripted_acceptance,
         module=None if given.draft_module is None else module_digest(given.draft_module),
     )
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=1, help="CPU threads of a stage, and of Hugging Face (default: %(default)s)")
     add("--max-model-len", type=int, default=2048, help="as for `echelon serve` (default: %(default)s)")
     add("--delta", type=int, default=0, help="as for `echelon serve`")
+    add("--always-draft", action="store_true", help="draft even while it loses; for figures of drafters alone")
     add("--emulate-stage-ms", type=float, default=0.0, help="rehearsal: as for `echelon serve`")
     add("--scripted-acceptance", type=float, help="rehearsal: acceptance of the method `scripted`")
     return parser

@@ -9,7 +9,7 @@ from workers.messages import HIT_RANKS
 
 _HEADER = (
     "method", "n", "T", "data set", "tok/s", "× none", "× single", "× HF", "TTFT ms", "p50 ms", "p99 ms",
-    "acceptance", "E", "tok/cycle", "cycle ms", "stage ms", "fixed ms", "busy", "discarded",
+    "acceptance", "coverage", "E", "tok/cycle", "cycle ms", "stage ms", "draft ms", "fixed ms", "busy", "discarded",
 )  # fmt: skip
 
 
@@ -98,10 +98,12 @@ def _cells(row: Row) -> list[str]:
         _number(row.inter_token_ms_p50, 1),
         _number(row.inter_token_ms_p99, 1),
         _number(row.acceptance, 3),
+        _number(row.coverage),
         _number(row.E),
         _number(row.tokens_per_cycle, 3),
         _number(row.cycle_ms),
         _number(row.stage_ms),
+        _number(row.draft_ms),
         _number(row.fixed_cost_ms),
         _number(busy),
         _number(discarded),

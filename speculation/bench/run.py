@@ -22,7 +22,8 @@ from workers.errors import ConfigError
 _WARM_UP_TOKENS = 16
 _PREFILL_PROMPTS = 4
 _SPARE_BYTES = 2**30
-_GROUP_MARGIN = 1.25  # groups grow a little while they answer
+_GROUP_MARGIN = 1.5  # groups grow while they answer, and a draft module comes on top
+_LEAST_BYTES = 2**28  # of a group, should something else have freed memory meanwhile
 
 Start = Callable[[Contender], Running]
 
@@ -75,17 +76,19 @@ def _side_by_side(waiting: Sequence[Contender], start: Start, work: Work) -> Ite
     """Starts as many contenders as memory allows, at least one, and stops them at the end."""
     prompts = [prompt for data_set in work.data_sets for prompt in data_set.prompts][:_PREFILL_PROMPTS]
     with contextlib.ExitStack() as stack:
-        lanes: list[_Lane] = []
-        largest = 0
-        for contender in waiting:
-            before = available_bytes()
-            if lanes and before < _GROUP_MARGIN * largest + _SPARE_BYTES:
-                break
+
+        def started(contender: Contender) -> Running:
             running = start(contender)
             stack.callback(running.stop)
-            lanes.append(_warm_up(contender, running, prompts))
-            largest = max(largest, before - available_bytes())
-        yield lanes
+            return running
+
+        before = available_bytes()
+        group = [started(waiting[0])]
+        taken = max(before - available_bytes(), _LEAST_BYTES)
+        room = max(0, int((available_bytes() - _SPARE_BYTES) / (_GROUP_MARGIN * taken)))
+        with ThreadPoolExecutor() as pool:
+            group += pool.map(started, waiting[1 : 1 + room])
+        yield [_warm_up(contender, running, prompts) for contender, running in zip(waiting, group, strict=False)]
 
 
 def _warm_up(contender: Contender, running: Running, prompts: Sequence[Prompt]) -> _Lane:

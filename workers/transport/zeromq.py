@@ -22,8 +22,7 @@ class ZmqOutbound:
     def send(self, frame: Frame, hidden: Tensor) -> None:
         """See `Outbound`."""
         header = _HEADER.pack(frame.index, frame.sequence, frame.epoch, frame.position)
-        payload = hidden.contiguous().cpu().view(torch.uint8).numpy().data
-        self._socket.send_multipart((header, payload))
+        self._socket.send(header + hidden.cpu().view(torch.uint8).numpy().tobytes())
 
     def close(self) -> None:
         """See `Outbound`."""
@@ -54,18 +53,18 @@ class ZmqInbound:
     def receive(self, frame: Frame) -> Tensor:
         """See `Inbound`."""
         try:
-            header, payload = self._socket.recv_multipart()
+            message = bytearray(self._socket.recv())
         except zmq.Again:
             raise PeerLost(
                 f"stage {self._stage} waited {self._timeout:g} s for {frame} from stage {self._stage - 1}"
             ) from None
-        index, sequence, epoch, position = _HEADER.unpack(header)
+        index, sequence, epoch, position = _HEADER.unpack_from(message)
         if index != frame.index:
             raise OutOfStep(
                 f"stage {self._stage} expected {frame}, stage {self._stage - 1} sent frame {index} "
                 f"(sequence {sequence}, epoch {epoch}, position {position})"
             )
-        flat = torch.frombuffer(bytearray(payload), dtype=self._dtype)
+        flat = torch.frombuffer(message, dtype=self._dtype, offset=_HEADER.size)
         return flat.view(len(frame.tokens), self._hidden_size).to(self._device)
 
     def close(self) -> None:

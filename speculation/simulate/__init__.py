@@ -1,0 +1,1 @@
+"""`echelon simulate`: a discrete-event model of the pipeline, for hardware that is not at hand."""

@@ -1,0 +1,149 @@
+"""`python -m speculation.simulate ...`: what `echelon simulate` runs."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from speculation.simulate.advice import advise
+from speculation.simulate.events import simulate
+from speculation.simulate.pipeline import Pipeline, speed_law
+from speculation.simulate.presets import Presets, load_presets, machine
+from speculation.simulate.rounds import best_draft_then_verify
+from workers.errors import ConfigError
+
+_OWN = (
+    ("--stage-ms", "each stage's time for a token, such as 5,5,5,6: predicts that pipeline instead of presets"),
+    ("--head-ms", "final norm, head and sampler, in the last stage"),
+    ("--overhead-ms", "a stage's time for a frame beside computing"),
+    ("--hop-ms", "a hidden state from stage to stage"),
+    ("--control-ms", "a control message one way"),
+    ("--commit-ms", "the speculation rank's work for a sample"),
+    ("--draft-ms", "a draft"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0, or 2 for bad input."""
+    options = _parser().parse_args(arguments)
+    try:
+        acceptances = _probabilities(options.acceptance)
+        if options.stage_ms is not None:
+            text = _own_pipeline(options, acceptances)
+        else:
+            text = _presets(load_presets(), options, acceptances)
+    except (ConfigError, ValueError) as error:
+        sys.stderr.write(f"echelon simulate: {error}\n")
+        return 2
+    sys.stdout.write(text)
+    return 0
+
+
+def _own_pipeline(options: argparse.Namespace, acceptances: Sequence[float]) -> str:
+    pipeline = Pipeline(
+        stage_ms=tuple(_floats("--stage-ms", options.stage_ms)),
+        head_ms=options.head_ms,
+        overhead_ms=options.overhead_ms,
+        hop_ms=options.hop_ms,
+        control_ms=options.control_ms,
+        commit_ms=options.commit_ms,
+        draft_ms=options.draft_ms,
+    )
+    none = simulate(pipeline, None, tokens=options.tokens).tokens_per_second
+    lines = [_line("acceptance", "tok/s", "× none", "tok/cycle", "law", "draft-then-verify"), _line(*["---"] * 6)]
+    lines.append(_line("none", f"{none:.1f}", "1.00", f"{1 / pipeline.stages:.3f}", "", ""))
+    for acceptance in acceptances:
+        got = simulate(pipeline, acceptance, delta=options.delta, tokens=options.tokens)
+        rounds, drafts = best_draft_then_verify(pipeline, acceptance)
+        lines.append(
+            _line(
+                f"{acceptance:g}",
+                f"{got.tokens_per_second:.1f}",
+                f"{got.tokens_per_second / none:.2f}",
+                f"{got.tokens_per_cycle:.3f}",
+                f"{speed_law(pipeline.stages, got.acceptance):.3f}",
+                f"{rounds:.1f} (k={drafts})",
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _presets(presets: Presets, options: argparse.Namespace, acceptances: Sequence[float]) -> str:
+    boxes = options.box.split(",") if options.box else list(presets.boxes)
+    models = options.model.split(",") if options.model else list(presets.models)
+    weights = options.weights.split(",") if options.weights else list(presets.weights)
+    spd = [f"speculative, a={acceptance:g}" for acceptance in acceptances]
+    header = ("box", "model", "one device", "plain pipeline", "tensor parallel", "draft-then-verify", *spd)
+    lines = [
+        "Predicted tokens/s of one short sequence. Every figure behind it is in speculation/simulate/presets.json, "
+        "with its source.",
+        f"The verdict is about the first acceptance, {acceptances[0]:g}, which draft-then-verify is given too.",
+        "",
+        _line(*header, "would it help?"),
+        _line(*["---"] * (len(header) + 1)),
+    ]
+    for box in boxes:
+        for model in models:
+            for kind in weights:
+                advice = advise(machine(presets, box, model, kind), acceptances, delta=options.delta)
+                name = f"{model}, {kind}"
+                if advice is None:
+                    lines.append(_line(box, name, *["–"] * (len(header) - 2), "no: the weights do not fit"))
+                    continue
+                lines.append(
+                    _line(
+                        box,
+                        name,
+                        "–" if advice.one_device is None else f"{advice.one_device:.0f}",
+                        f"{advice.none:.0f}",
+                        f"{advice.tensor_parallel:.0f}",
+                        f"{advice.draft_then_verify:.0f} (k={advice.drafts})",
+                        *(f"{speed:.0f}" for speed in advice.speculative),
+                        advice.verdict,
+                    )
+                )
+    lines += ["", "What others have published of tensor parallelism, one sequence:", ""]
+    lines += [_line("machine and model", "one device", "tensor parallel", "source"), _line(*["---"] * 4)]
+    for figure in presets.public_tensor_parallel:
+        lines.append(_line(figure.what, f"{figure.one_device:.0f}", f"{figure.tensor_parallel:.0f}", figure.source))
+    return "\n".join(lines) + "\n"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="echelon simulate",
+        description="Predicts tokens/s on hardware that is not at hand, for common boxes and models or, with "
+        "--stage-ms, for a pipeline of given times.",
+    )
+    add = parser.add_argument
+    add("--box", help="preset boxes, such as 4x3090-x4 (default: all)")
+    add("--model", help="preset models: 8b,27b,70b (default: all)")
+    add("--weights", help="4bit,16bit (default: both)")
+    add("--acceptance", default="0.65,0.8", help="of drafts, such as 0.65,0.8 (default)")
+    add("--delta", type=int, default=0, help="frames in flight beyond one a stage")
+    add("--tokens", type=int, default=2000, help="simulated, with --stage-ms (default: %(default)s)")
+    for name, text in _OWN:
+        kind = str if name == "--stage-ms" else float
+        add(name, type=kind, default=None if kind is str else 0.0, help=text)
+    return parser
+
+
+def _probabilities(text: str) -> list[float]:
+    values = _floats("--acceptance", text)
+    if not all(0 <= value <= 1 for value in values):
+        raise ConfigError(f"--acceptance {text}: give probabilities, 0 to 1")
+    return values
+
+
+def _floats(option: str, text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} {text}: give numbers, such as 5,5,5,6") from None
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
