@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from server.cli_bench import add_measuring_commands
+from server.cli_training import add_training_commands
 from server.engine_plan import DrafterOptions, EngineOptions, choose_drafter_config, plan_over_network
 from server.launcher import display_name, prepare_model, read_model, serve
 from server.server_options import KEYS_VARIABLE, ServerOptions, collect_keys
@@ -282,6 +283,7 @@ def prepare_command(model: Model = "default") -> None:
 
 
 add_measuring_commands(app)
+add_training_commands(app)
 
 
 def main() -> None:

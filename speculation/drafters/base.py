@@ -11,6 +11,7 @@ class Draft(NamedTuple):
     """A guess: candidates for one position, the best first. The first is the draft."""
 
     candidates: tuple[int, ...]
+    confidence: float | None = None  # probability of the first, as the drafter sees it
 
     @property
     def token(self) -> int:

@@ -1,59 +1,85 @@
 """Two drafters as one: n-gram lookup where it has lately been the better guess, the draft module otherwise."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from speculation.drafters.base import Draft, Drafter
 from speculation.drafters.ngram import NgramDrafter
 from workers.messages import Sampling, Tap
 
 _MEMORY = 0.9  # weight of the past in a running precision
-# Before anything is known: a long match is worth more than the module, a short one less.
-_PRIOR_MODULE = 0.6
-_PRIOR_NGRAM = (0.1, 0.2, 0.4, 0.65, 0.8, 0.9)  # by length of the match; longer ones count as the last
+_NGRAM_PRIORS = (0.1, 0.25, 0.4, 0.6, 0.75, 0.85)  # by length of the match; longer ones count as the last
+_MODULE_PRIORS = tuple((i + 0.5) / 10 for i in range(10))  # by tenths of the module's confidence
+_BEYOND_DOUBT = 0.95  # precision of a lookup for which the module need not be asked
+
+
+@dataclass
+class _Guess:
+    token: int
+    kind: int  # index of the precision that speaks for it
+
+
+class _Record:
+    """How often one drafter's guesses of each kind have lately been right, and its guesses still to be judged."""
+
+    def __init__(self, priors: Sequence[float]) -> None:
+        self._priors = priors
+        self._precision = list(priors)
+        self._open: dict[int, _Guess] = {}
+
+    def restart(self) -> None:
+        self._precision = list(self._priors)
+        self._open.clear()
+
+    def note(self, position: int, token: int, kind: int) -> float:
+        """Keeps a guess for later; returns what its kind's precision is."""
+        guess = _Guess(token, min(kind, len(self._precision) - 1))
+        self._open[position] = guess
+        return self._precision[guess.kind]
+
+    def judge(self, position: int, token: int) -> None:
+        """The token at `position` is known."""
+        guess = self._open.pop(position, None)
+        if guess is not None:
+            right = guess.token == token
+            self._precision[guess.kind] = _MEMORY * self._precision[guess.kind] + (1 - _MEMORY) * right
+
+    def drop_after(self, position: int) -> None:
+        """What was guessed behind a wrong draft was guessed about another text."""
+        self._open = {at: guess for at, guess in self._open.items() if at <= position}
 
 
 class CombinedDrafter(Drafter):
-    """Compares running precisions, one for each length of an n-gram match and one for the module.
+    """Takes the guess whose kind has been right more often: a lookup by length of its match, the module by confidence.
 
-    The module is not asked where the lookup is preferred; its persistent rows are caught up with when it is next asked.
+    Where the lookup is beyond doubt the module is not even asked; it catches up when it next is.
     """
 
     def __init__(self, module: Drafter, ngram: NgramDrafter) -> None:
         self.anchors = module.anchors
         self._module = module
         self._ngram = ngram
-        self._of_module = _PRIOR_MODULE
-        self._of_ngram = list(_PRIOR_NGRAM)
-        # What each of them guessed, by position: the n-gram's token with its length, and the module's token.
-        self._found: dict[int, tuple[int, int]] = {}
-        self._guessed: dict[int, int] = {}
+        self._module_record = _Record(_MODULE_PRIORS)
+        self._ngram_record = _Record(_NGRAM_PRIORS)
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
         """Starts both, with the precisions of no text in particular."""
         self._module.begin(prompt, sampling, epoch)
         self._ngram.begin(prompt, sampling, epoch)
-        self._of_module = _PRIOR_MODULE
-        self._of_ngram = list(_PRIOR_NGRAM)
-        self._found.clear()
-        self._guessed.clear()
+        self._module_record.restart()
+        self._ngram_record.restart()
 
     def verified(self, tokens: Sequence[int], count: int) -> None:
-        """Marks the guesses for the newest verified token right or wrong."""
-        position = count - 1
-        token = tokens[position]
-        if (found := self._found.pop(position, None)) is not None:
-            rank = self._rank(found[1])
-            self._of_ngram[rank] = _mixed(self._of_ngram[rank], found[0] == token)
-        if (guess := self._guessed.pop(position, None)) is not None:
-            self._of_module = _mixed(self._of_module, guess == token)
+        """Judges the guesses for the newest verified token."""
+        for record in (self._module_record, self._ngram_record):
+            record.judge(count - 1, tokens[count - 1])
         self._module.verified(tokens, count)
         self._ngram.verified(tokens, count)
 
     def rejected(self, position: int, epoch: int) -> None:
-        """Guesses behind a wrong draft were guesses about another text."""
-        for guesses in (self._found, self._guessed):
-            for later in [at for at in guesses if at > position]:
-                del guesses[later]
+        """Forgets guesses about a text that is not to be."""
+        for record in (self._module_record, self._ngram_record):
+            record.drop_after(position)
         self._module.rejected(position, epoch)
         self._ngram.rejected(position, epoch)
 
@@ -66,20 +92,17 @@ class CombinedDrafter(Drafter):
         return self._module.advance()
 
     def draft(self, tokens: Sequence[int]) -> Draft | None:
-        """The lookup's token where its matches of this length have been right more often than the module."""
+        """The better guess; where only the module's is worth having, None until it is there."""
+        position = len(tokens)
         found = self._ngram.look_up(tokens)
-        if found is not None:
-            self._found[len(tokens)] = found
-            if self._of_ngram[self._rank(found[1])] > self._of_module:
-                return Draft((found[0],))
-        draft = self._module.draft(tokens)
-        if draft is not None:
-            self._guessed[len(tokens)] = draft.token
-        return draft
-
-    def _rank(self, length: int) -> int:
-        return min(length, len(self._of_ngram)) - 1
-
-
-def _mixed(precision: float, right: bool) -> float:
-    return _MEMORY * precision + (1 - _MEMORY) * right
+        lookup = 0.0 if found is None else self._ngram_record.note(position, found[0], found[1] - 1)
+        if found is not None and lookup >= _BEYOND_DOUBT:
+            return Draft((found[0],), lookup)
+        guess = self._module.draft(tokens)
+        if guess is None:
+            return None
+        confidence = 0.0 if guess.confidence is None else guess.confidence
+        module = self._module_record.note(position, guess.token, int(10 * confidence))
+        if found is None or module >= lookup:
+            return guess
+        return Draft((found[0], *(token for token in guess.candidates if token != found[0])), lookup)

@@ -91,9 +91,11 @@ class PdmDrafter(Drafter):
     def advance(self) -> bool:
         """Computes persistent rows of finished tokens: the prompt's, and those left behind while nobody asked."""
         start = self._runtime.cached
+        end = start + _ROWS_AHEAD - start % _ROWS_AHEAD  # the same cuts whenever taps arrive
+        if start < self._prompt_tokens:
+            end = min(end, self._prompt_tokens)
         finished = max(self._prompt_tokens, self._verified - self._features.stages)
-        end = min(start + _ROWS_AHEAD, finished, self._filled(self._features.stages))
-        if end - start < (1 if start < self._prompt_tokens else _ROWS_AHEAD):
+        if end > min(finished, self._filled(self._features.stages)):
             return False
         self._runtime.extend(self._buffer[start:end])
         return True
@@ -113,8 +115,8 @@ class PdmDrafter(Drafter):
         scores = self._sampler.scores(
             self._logits, self._sampling, len(tokens), tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
         )
-        best = scores.topk(min(CANDIDATES, len(logits))).indices
-        return Draft(tuple(best.tolist()))
+        best = tuple(scores.topk(min(CANDIDATES, len(logits))).indices.tolist())
+        return Draft(best, float(torch.exp(self._logits[best[0]] - logits.logsumexp(0))))
 
     def _is_alive(self, tap: Tap) -> bool:
         """A frame is dead if a later epoch began at or before it; of frames of earlier requests, that is all."""

@@ -1,5 +1,6 @@
 """Common boxes and models, from bytes and bandwidth. `presets.json` names the source of each figure."""
 
+from math import log2
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +33,7 @@ class Link(_Sourced, frozen=True):
 
     bandwidth_gbs: float
     latency_us: float
-    all_reduce_us: float  # of one hidden state
+    all_reduce_us: float  # of one hidden state, between two devices
 
 
 class Box(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,11 +128,12 @@ def machine(presets: Presets, box_name: str, model_name: str, weights_name: str)
 
     # Activations travel in 16 bits; a slow hop is shared out among all, which changes no sum.
     hops = [_hop_ms(link, 2 * model.hidden)] * (box.count - 1)
-    all_reduce_us = link.all_reduce_us
+    # An all-reduce of a few kilobytes waits for a tree of messages; one level of it crosses the slow link.
+    all_reduce_us = link.all_reduce_us * log2(box.count)
     if box.slow_link is not None:
         slow = presets.links[box.slow_link]
         hops[: box.slow_hops] = [_hop_ms(slow, 2 * model.hidden)] * box.slow_hops
-        all_reduce_us = slow.all_reduce_us
+        all_reduce_us += slow.all_reduce_us - link.all_reduce_us
     pipeline = Pipeline(
         stage_ms=tuple(
             max(read_ms(layers * layer_bytes), 1e-3)

@@ -57,6 +57,12 @@ def percentile(values: Sequence[float], share: float) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor time a process has used; unlike the times above it does not depend on what else the machine does."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def run(clients: int, requests: int, tokens: int) -> str:
     """One row of the table: milliseconds."""
     with tempfile.TemporaryDirectory() as name:
@@ -78,7 +84,9 @@ def run(clients: int, requests: int, tokens: int) -> str:
             server = subprocess.Popen(command, stderr=sink, env=os.environ | {"OMP_NUM_THREADS": "1"})
         try:
             wait_until(lambda: health(f"http://127.0.0.1:{settings.port}") == 200)
+            before = cpu_seconds(server.pid)
             results = asyncio.run(measure(settings.port, clients, requests, tokens))
+            used = cpu_seconds(server.pid) - before
         finally:
             for process in (server, engine):
                 process.send_signal(signal.SIGTERM)
@@ -91,6 +99,7 @@ def run(clients: int, requests: int, tokens: int) -> str:
         first.append(((arrived[1] - arrived[0]) - (left[1] - left[0])) / 1e6)
         later += [(there - here) / 1e6 for here, there in zip(left[2:], arrived[2:], strict=True)]
     columns = [f"{percentile(values, share):.2f}" for values in (first, later) for share in (0.5, 0.99)]
+    columns.append(f"{used / (len(results) * tokens) * 1e3:.2f}")
     return f"| {clients} | {' | '.join(columns)} |"
 
 
@@ -101,7 +110,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20, help="of each client")
     parser.add_argument("--tokens", type=int, default=100)
     arguments = parser.parse_args()
-    print("| clients | first token p50 | p99 | later token p50 | p99 |\n| --- | --- | --- | --- | --- |")
+    print("| clients | first token p50 | p99 | later token p50 | p99 | server CPU a token |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for clients in map(int, arguments.clients.split(",")):
         print(run(clients, arguments.requests if clients == 1 else 3, arguments.tokens), flush=True)
 
