@@ -31,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delta: int = 0
     emulate_stage_ms: float = 0.0
     always_draft: bool = False
+    ignore_eos: bool = False  # every answer then has `max_tokens` tokens
     scripted_acceptance: float | None = None
     module: str | None = None  # SHA-256 of the draft module's weights
 

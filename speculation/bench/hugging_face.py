@@ -67,7 +67,7 @@ class Baseline:
         config = _generation_config(
             max_new_tokens=question.max_tokens,
             do_sample=sampled,
-            eos_token_id=self._end,
+            eos_token_id=None if question.ignore_eos else self._end,
             pad_token_id=self._pad if self._pad is not None else 0,
             **shape,
         )

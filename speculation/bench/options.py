@@ -46,6 +46,7 @@ def parse(arguments: Sequence[str]) -> Options:
         delta=given.delta,
         emulate_stage_ms=given.emulate_stage_ms,
         always_draft=given.always_draft,
+        ignore_eos=given.ignore_eos,
         scripted_acceptance=given.scripted_acceptance,
         module=None if given.draft_module is None else module_digest(given.draft_module),
     )
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-tokens", type=int, help=f"of an answer (default: {_FULL_TOKENS})")
     add("--top-k", type=int, default=0, help="0: all (default)")
     add("--top-p", type=float, default=1.0)
+    add("--ignore-eos", action="store_true", help="go on after end tokens, so that all answers are equally long")
     add("--seed", type=int, default=0, help="from which each prompt's seed is made")
     add("--draft-module", type=Path, help=f"for {' and '.join(USES_MODULE)} (default: the one that comes with Echelon)")
     for name in ("--device", "--dtype", "--transport"):

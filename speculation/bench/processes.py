@@ -30,7 +30,10 @@ _FRESH_SECONDS = 60.0  # figures follow within two or three seconds
 
 
 class Running(Protocol):
-    """A contender that is ready to answer."""
+    """A contender whose processes have been started."""
+
+    def wait_until_ready(self) -> None:
+        """Returns once it can answer; raises `ConfigError` with the end of its log where it never will."""
 
     def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
         """Answers one prompt; raises `ConfigError`."""
@@ -43,7 +46,10 @@ class Running(Protocol):
 
 
 def start(contender: Contender, settings: Settings, module: str | None, logs: Path) -> Running:
-    """Starts a contender and waits until it is ready; raises `ConfigError` with the end of its log."""
+    """Starts a contender's processes.
+
+    Only to be called by the main thread: processes that die with their parent die with the thread that started them.
+    """
     name = f"{contender.method}-n{contender.stages}.log"
     if contender.method == HUGGING_FACE:
         return HuggingFace(settings, logs / name)
@@ -59,18 +65,24 @@ class Served:
         self._port = _free_port()
         arguments = ["-m", "server.cli", "serve", *serve_arguments(contender, settings, module)]
         self._launcher = _spawn([*arguments, "--port", str(self._port)], log)
-        try:
-            self._wait_until_healthy()
-        except BaseException:
-            self.stop()
-            raise
+
+    def wait_until_ready(self) -> None:
+        """Waits for /health, and for the first figures."""
+        deadline = time.monotonic() + _READY_SECONDS
+        while True:
+            with contextlib.suppress(urllib.error.URLError, OSError, ConfigError):
+                self._get("/health")
+                self._look()  # the figures come a moment later
+                return
+            if self._launcher.poll() is not None:
+                raise ConfigError(f"`echelon serve` did not start:\n{_tail(self._log)}")
+            if time.monotonic() > deadline:
+                raise ConfigError(f"`echelon serve` was not ready after {_READY_SECONDS:g} s:\n{_tail(self._log)}")
+            time.sleep(_LOOK_SECONDS)
 
     def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
         """Answers one prompt over HTTP."""
-        settings = self._settings
-        body = chat_body(
-            prompt, max_tokens=max_tokens, temperature=temperature, top_k=settings.top_k, top_p=settings.top_p
-        )
+        body = chat_body(prompt, self._settings, max_tokens=max_tokens, temperature=temperature)
         try:
             return stream_chat(self._port, prompt.question, body)
         except OSError as error:
@@ -105,19 +117,6 @@ class Served:
             content: bytes = response.read()
             return content
 
-    def _wait_until_healthy(self) -> None:
-        deadline = time.monotonic() + _READY_SECONDS
-        while True:
-            with contextlib.suppress(urllib.error.URLError, OSError, ConfigError):
-                self._get("/health")
-                self._look()  # the figures come a moment later
-                return
-            if self._launcher.poll() is not None:
-                raise ConfigError(f"`echelon serve` did not start:\n{_tail(self._log)}")
-            if time.monotonic() > deadline:
-                raise ConfigError(f"`echelon serve` was not ready after {_READY_SECONDS:g} s:\n{_tail(self._log)}")
-            time.sleep(_LOOK_SECONDS)
-
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the Hugging Face process is asked, as one line of JSON."""
@@ -129,6 +128,7 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     top_k: int
     top_p: float
     seed: int
+    ignore_eos: bool
 
 
 class HuggingFace:
@@ -140,21 +140,28 @@ class HuggingFace:
         arguments = ["-m", "speculation.bench.hugging_face", settings.model]
         arguments += ["--threads", str(settings.threads), "--dtype", settings.dtype, "--device", settings.device]
         self._process = _spawn(arguments, log, pipes=True)
-        try:
-            self._read()  # ready
-        except BaseException:
-            self.stop()
-            raise
+
+    def wait_until_ready(self) -> None:
+        """Waits for the first line."""
+        self._read()
 
     def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
         """Answers one prompt with `generate`."""
         settings = self._settings
         question = Question(
-            prompt.question, prompt.text, max_tokens, temperature, settings.top_k, settings.top_p, prompt.seed
+            question=prompt.question,
+            text=prompt.text,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            seed=prompt.seed,
+            ignore_eos=settings.ignore_eos,
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(question) + b"\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # `_read` says what has happened
+            self._process.stdin.write(msgspec.json.encode(question) + b"\n")
+            self._process.stdin.flush()
         return msgspec.json.decode(self._read(), type=Answer)
 
     def snapshot(self) -> None:
@@ -196,7 +203,8 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
             process.wait()
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            stream.close()
+            with contextlib.suppress(BrokenPipeError):  # of a question that nobody read
+                stream.close()
 
 
 def _tail(log: Path, lines: int = 15) -> str:

@@ -84,10 +84,12 @@ def _side_by_side(waiting: Sequence[Contender], start: Start, work: Work) -> Ite
 
         before = available_bytes()
         group = [started(waiting[0])]
+        group[0].wait_until_ready()
         taken = max(before - available_bytes(), _LEAST_BYTES)
         room = max(0, int((available_bytes() - _SPARE_BYTES) / (_GROUP_MARGIN * taken)))
-        with ThreadPoolExecutor() as pool:
-            group += pool.map(started, waiting[1 : 1 + room])
+        group += [started(contender) for contender in waiting[1 : 1 + room]]
+        for running in group:
+            running.wait_until_ready()
         yield [_warm_up(contender, running, prompts) for contender, running in zip(waiting, group, strict=False)]
 
 

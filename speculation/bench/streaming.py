@@ -6,21 +6,23 @@ from http.client import HTTPConnection
 from typing import Any
 
 from speculation.bench.cells import Answer
+from speculation.bench.configuration import Settings
 from speculation.bench.prompts import Prompt
 from workers.errors import ConfigError
 
 _TIMEOUT = 600.0  # seconds without a byte
 
 
-def chat_body(prompt: Prompt, *, max_tokens: int, temperature: float, top_k: int, top_p: float) -> dict[str, Any]:
+def chat_body(prompt: Prompt, settings: Settings, *, max_tokens: int, temperature: float) -> dict[str, Any]:
     """The request that every served contender gets."""
     return {
         "model": "bench",
         "messages": [{"role": "user", "content": prompt.text}],
         "max_tokens": max_tokens,
         "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
+        "top_k": settings.top_k,
+        "top_p": settings.top_p,
+        "ignore_eos": settings.ignore_eos,
         "seed": prompt.seed,
         "stream": True,
         "stream_options": {"include_usage": True},

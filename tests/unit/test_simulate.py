@@ -35,10 +35,10 @@ pipelines = st.builds(
 @pytest.mark.parametrize("stages", [2, 4, 8])
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.8, 1.0])
 def test_where_only_stages_take_time_the_speed_law_holds(stages: int, acceptance: float) -> None:
-    got = simulate(Pipeline((5.0,) * stages), acceptance, tokens=4000)
+    got = simulate(Pipeline((5.0,) * stages), acceptance, tokens=2000)
     law = speed_law(stages, got.acceptance)
-    assert got.tokens_per_second == pytest.approx(200 * law, rel=0.005)
-    assert got.tokens_per_cycle == pytest.approx(law, rel=0.005)
+    assert got.tokens_per_second == pytest.approx(200 * law, rel=0.01)
+    assert got.tokens_per_cycle == pytest.approx(law, rel=0.01)
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9])
@@ -168,7 +168,7 @@ def test_advice_says_no_where_another_method_is_faster_or_the_model_does_not_fit
 
 
 def test_advice_says_yes_where_nothing_else_is_as_fast(presets: Presets) -> None:
-    good = advise(machine(presets, "2+2x3090-10gbe", "8b", "4bit"), [0.8], tokens=300)
+    good = advise(machine(presets, "8x3090-x4", "8b", "4bit"), [0.8], tokens=300)
     assert good is not None
     assert good.verdict.startswith("yes")
     assert good.speculative[0] > good.none

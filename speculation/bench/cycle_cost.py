@@ -1,0 +1,160 @@
+"""`python -m speculation.bench.cycle_cost`: what a cycle costs beside the stages, with stages of emulated length.
+
+Eight stages of the built-in `tiny` model, each of which waits until its time has passed, under `none` and `scripted`.
+The machine should be otherwise idle. Text means nothing here.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from speculation.bench.cells import Cell, CellKey
+from speculation.bench.configuration import NONE, SCRIPTED, Contender, Settings
+from speculation.bench.figures import Row, rows
+from speculation.bench.processes import Served
+from speculation.bench.prompts import Prompt
+from speculation.simulate.pipeline import speed_law
+from workers.errors import ConfigError
+
+_PROMPT = Prompt("cycle-cost", "0", "Count.", 0)
+_WARM_UP_TOKENS = 50
+_HEADER = (
+    "stage ms", "method", "acceptance", "δ", "tok/s", "ideal", "share", "cycle ms", "fixed ms",
+    "compute", "wait", "send", "receive", "idle",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """One configuration."""
+
+    stages: int
+    stage_ms: float
+    acceptance: float | None  # None: no drafts
+    delta: int
+
+    @property
+    def contender(self) -> Contender:
+        """How it is served."""
+        return Contender(NONE if self.acceptance is None else SCRIPTED, self.stages)
+
+    def settings(self, tokens: int) -> Settings:
+        """Its settings, for `tokens` tokens."""
+        return Settings(
+            "tiny",
+            tokens,
+            delta=self.delta,
+            emulate_stage_ms=self.stage_ms,
+            scripted_acceptance=self.acceptance,
+            ignore_eos=True,
+        )
+
+    def ideal(self, acceptance: float | None) -> float:
+        """Tokens/s if nothing but the stages took time, at the acceptance that came out."""
+        tokens_per_cycle = 1 / self.stages if acceptance is None else speed_law(self.stages, acceptance)
+        return 1000 / self.stage_ms * tokens_per_cycle
+
+
+def points(stages: int, stage_ms: Sequence[float], acceptances: Sequence[float], deltas: Sequence[int]) -> list[Point]:
+    """For each stage time: no drafts, then each acceptance with each delta."""
+    made = []
+    for duration in stage_ms:
+        made.append(Point(stages, duration, None, 0))
+        made += [Point(stages, duration, acceptance, delta) for acceptance in acceptances for delta in deltas]
+    return made
+
+
+def measure(point: Point, tokens: int, log: Path) -> Row:
+    """Starts a group, warms it up, and times one answer; raises `ConfigError`."""
+    served = Served(point.contender, point.settings(tokens), None, log)
+    try:
+        served.wait_until_ready()
+        served.answer(_PROMPT, 0.0, _WARM_UP_TOKENS)
+        before = served.snapshot()
+        answer = served.answer(_PROMPT, 0.0, tokens)
+        after = served.snapshot()
+    finally:
+        served.stop()
+    cell = Cell(
+        key=CellKey(point.contender, 0.0, _PROMPT.dataset, 0),
+        answers=[answer],
+        counters=after.counters.since(before.counters),
+        prefill_ns=[0.0] * point.stages,  # one frame among hundreds
+        beside=[],
+        rehearsal=after.rehearsal,
+        emulated_stage_ms=after.emulated_stage_ms,
+        split=after.split,
+        date="",
+        git="",
+        load=os.getloadavg()[0],
+    )
+    return rows([cell])[0]
+
+
+def line(point: Point, row: Row) -> list[str]:
+    """The table's line; shares are means over the stages."""
+    shares = row.stage_shares or []
+    ideal = point.ideal(row.acceptance)
+
+    def mean(name: str) -> str:
+        return f"{100 * sum(getattr(stage, name) for stage in shares) / len(shares):.1f} %"
+
+    compute = f"{100 * sum(stage.forward + stage.sample for stage in shares) / len(shares):.1f} %"
+    return [
+        f"{point.stage_ms:g}",
+        row.method,
+        "–" if row.acceptance is None else f"{row.acceptance:.3f}",
+        str(point.delta),
+        f"{row.tokens_per_second:.1f}",
+        f"{ideal:.1f}",
+        f"{100 * row.tokens_per_second / ideal:.1f} %",
+        "–" if row.cycle_ms is None else f"{row.cycle_ms:.3f}",
+        "–" if row.cycle_ms is None else f"{row.cycle_ms - point.stage_ms:.3f}",
+        compute,
+        *(mean(name) for name in ("emulate", "send", "receive", "idle")),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a Markdown table; exit status 0, or 2 where a group failed."""
+    parser = argparse.ArgumentParser(prog="python -m speculation.bench.cycle_cost", description=__doc__)
+    parser.add_argument("--stages", type=int, default=8)
+    parser.add_argument("--stage-ms", type=_floats, default=[5.0, 2.0, 1.0])
+    parser.add_argument("--acceptance", type=_floats, default=[1.0, 0.8])
+    parser.add_argument("--delta", type=_integers, default=[0, 1])
+    parser.add_argument("--tokens", type=int, default=500)
+    options = parser.parse_args(arguments)
+    sys.stdout.write(f"Emulated stages; load average {os.getloadavg()[0]:.2f} before the start.\n\n")
+    try:
+        for text in _table(points(options.stages, options.stage_ms, options.acceptance, options.delta), options.tokens):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+def _table(todo: Sequence[Point], tokens: int) -> Iterator[str]:
+    yield f"| {' | '.join(_HEADER)} |\n"
+    yield f"|{' --- |' * len(_HEADER)}\n"
+    with tempfile.TemporaryDirectory() as folder:
+        for point in todo:
+            row = measure(point, tokens, Path(folder) / "serve.log")
+            yield f"| {' | '.join(line(point, row))} |\n"
+
+
+def _floats(text: str) -> list[float]:
+    return [float(word) for word in text.split(",")]
+
+
+def _integers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

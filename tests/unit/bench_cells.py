@@ -1,0 +1,62 @@
+"""Measurements made by hand."""
+
+from speculation.bench.cells import Answer, Cell, CellKey
+from speculation.bench.configuration import Contender
+from speculation.bench.counters import Counters
+from workers.messages import SpeculationCounts, StageTimings
+
+MS = 1_000_000  # ns
+
+
+def answer(question: str, tokens: list[int], first_ms: int = 100, gap_ms: int = 10) -> Answer:
+    """Tokens that arrive at a steady pace after a prompt of three tokens."""
+    times = [1000 * (first_ms + gap_ms * place) for place in range(len(tokens))]
+    return Answer(question, [1, 2, 3], tokens, times)
+
+
+def counters(
+    *, accepted: int = 0, rejected: int = 0, discarded: int = 0, cycles: int = 0, stages: list[StageTimings]
+) -> Counters:
+    """Figures in which every verified draft was ranked, and the first candidate was right where it was accepted."""
+    verified = accepted + rejected
+    counts = SpeculationCounts(
+        drafted=verified + discarded,
+        accepted=accepted,
+        rejected=rejected,
+        discarded=discarded,
+        cycles=cycles,
+        ranked=verified,
+        hits=[accepted, accepted, verified, verified, verified],
+    )
+    return Counters(
+        counts, full_cycles=10, full_cycle_ns=120 * MS, drafts=verified, draft_ns=2 * verified * MS, stages=stages
+    )
+
+
+def cell(
+    method: str,
+    stages: int,
+    answers: list[Answer],
+    *,
+    dataset: str = "one",
+    temperature: float = 0.0,
+    repeat: int = 0,
+    counted: Counters | None = None,
+    prefill_ns: list[float] | None = None,
+    beside: list[Contender] | None = None,
+    rehearsal: bool = False,
+) -> Cell:
+    """A cell of `method`."""
+    return Cell(
+        key=CellKey(Contender(method, stages), temperature, dataset, repeat),
+        answers=answers,
+        counters=counted,
+        prefill_ns=prefill_ns,
+        beside=beside or [],
+        rehearsal=rehearsal,
+        emulated_stage_ms=0.0,
+        split="8,8",
+        date="2026-01-01T00:00:00+00:00",
+        git="0" * 40,
+        load=0.0,
+    )

@@ -1,0 +1,168 @@
+"""From measurements to the table: every figure against a value worked out by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speculation.bench.configuration import Contender
+from speculation.bench.figures import percentile, rows, stage_shares, tokens_per_second
+from speculation.bench.identity import differences
+from speculation.bench.report import Provenance, Results, markdown
+from tests.unit.bench_cells import MS, answer, cell, counters
+from workers.messages import StageTimings
+
+PROVENANCE = Provenance("echelon bench tiny", "f" * 40, "2026-01-01", "3.11", {}, "A CPU", 2, 8.0, [], 0.0)
+
+
+def test_figures_of_one_row() -> None:
+    # 2 answers of 11 tokens: 20 after the first, 12 of them right, 4 wrong, in 30 cycles of 2 stages.
+    stages = [
+        StageTimings(frames=24, tokens=2 * 3 + 22, forward_ns=2 * 3 * 2 * MS + 22 * 5 * MS, send_ns=22 * MS),
+        StageTimings(frames=24, tokens=2 * 3 + 22, forward_ns=22 * 6 * MS, sample_ns=22 * 2 * MS),
+    ]
+    counted = counters(accepted=12, rejected=4, discarded=5, cycles=30, stages=stages)
+    answers = [answer("a", list(range(11))), answer("b", list(range(11)), first_ms=300, gap_ms=30)]
+    (row,) = rows([cell("ngram", 2, answers, counted=counted, prefill_ns=[2.0 * MS, 0.0])])
+    assert row.tokens == 22
+    assert row.tokens_per_second == pytest.approx(20 / 0.4)
+    assert row.ttft_ms == pytest.approx(200)
+    assert (row.inter_token_ms_p50, row.inter_token_ms_p99) == (10, 30)
+    assert row.acceptance == pytest.approx(12 / 16)
+    assert row.coverage == pytest.approx(16 / 20)
+    assert row.tokens_per_cycle == pytest.approx(20 / 30)
+    assert pytest.approx(2 * 20 / 30) == row.E
+    assert row.hit_at == {"1": 0.75, "2": 0.75, "4": 1.0, "8": 1.0, "16": 1.0}
+    assert row.stage_ms == pytest.approx(8)  # without the prompt's share: 5 ms in the first stage, 8 in the second
+    assert row.draft_ms == pytest.approx(2)
+    assert row.cycle_ms == pytest.approx(12)
+    assert row.fixed_cost_ms == pytest.approx(4)
+    assert row.error is None
+
+
+def test_a_draft_slower_than_the_stages_is_not_fixed_cost() -> None:
+    counted = counters(accepted=1, rejected=0, cycles=3, stages=[StageTimings(frames=9, tokens=9, forward_ns=9 * MS)])
+    counted.draft_ns = 5 * MS
+    (row,) = rows([cell("ngram", 1, [answer("a", [1, 2])], counted=counted, prefill_ns=[0.0])])
+    assert row.fixed_cost_ms == pytest.approx(12 - 5)
+
+
+def test_speed_ups_are_against_the_same_stages_temperature_and_data_set() -> None:
+    def at(method: str, stages: int, gap: int, temperature: float = 0.0) -> object:
+        return cell(method, stages, [answer("a", [1, 2, 3], gap_ms=gap)], temperature=temperature)
+
+    cells = [
+        at("none", 2, 20), at("ngram", 2, 10), at("single", 1, 12), at("hf", 1, 40),
+        at("none", 3, 40), at("ngram", 3, 10), at("none", 3, 5, 1.0),
+    ]  # fmt: skip
+    found = {(row.method, row.stages, row.temperature): row for row in rows(cells)}  # type: ignore[arg-type]
+    ngram = found["ngram", 3, 0.0]
+    assert ngram.speedup_none == pytest.approx(4)
+    assert ngram.speedup_single == pytest.approx(1.2)
+    assert ngram.speedup_hf == pytest.approx(4)
+    assert found["ngram", 2, 0.0].speedup_none == pytest.approx(2)
+    assert found["none", 3, 1.0].speedup_single is None
+
+
+def test_repeats_give_a_median_and_a_spread_and_data_sets_a_common_row() -> None:
+    cells = [
+        cell("none", 2, [answer("a", [1, 2], gap_ms=gap)], repeat=repeat, dataset=name)
+        for repeat, gap in enumerate((10, 20, 40))
+        for name in ("one", "two")
+    ]
+    found = {row.dataset: row for row in rows(cells)}
+    assert set(found) == {"one", "two", "all"}
+    one = found["one"]
+    assert (one.tokens_per_second_least, one.tokens_per_second, one.tokens_per_second_most) == (25, 50, 100)
+    assert (found["all"].prompts, found["all"].repeats) == (6, 3)
+
+
+def test_counts_that_do_not_add_up_are_an_error() -> None:
+    counted = counters(accepted=3, rejected=1, cycles=5, stages=[StageTimings()])
+    counted.counts.drafted = 7
+    (row,) = rows([cell("ngram", 1, [answer("a", [1, 2])], counted=counted, prefill_ns=[0.0])])
+    assert row.error == "7 drafts, but 4 verified and 0 discarded"
+
+
+def test_methods_measured_apart_are_marked() -> None:
+    together = [
+        cell("none", 2, [answer("a", [1, 2])], beside=[Contender("ngram", 2)]),
+        cell("ngram", 2, [answer("a", [1, 2])], beside=[Contender("none", 2)]),
+        cell("none", 3, [answer("a", [1, 2])]),
+    ]
+    assert all(row.interleaved for row in rows(together))
+    apart = [*together, cell("pdm", 2, [answer("a", [1, 2])])]
+    assert {row.method for row in rows(apart) if not row.interleaved} == {"none", "ngram", "pdm"}
+    assert "Not measured prompt by prompt" in markdown(Results(PROVENANCE, {}, {}, rows(apart)))
+
+
+# --- identity ---
+
+
+def test_a_different_token_is_found_and_makes_an_error_row() -> None:
+    cells = [
+        cell("none", 2, [answer("a", [1, 2, 3]), answer("b", [4, 5])]),
+        cell("ngram", 2, [answer("a", [1, 2, 3]), answer("b", [4, 6])]),
+        cell("none", 5, [answer("a", [1, 2, 3, 4]), answer("b", [4, 5])]),
+    ]
+    found = {(d.contender.method, d.contender.stages): (d.question, d.position) for d in differences(cells)}
+    assert found == {("ngram", 2): ("b", 1), ("none", 5): ("a", 3)}
+    by_method = {(row.method, row.stages): row for row in rows(cells)}
+    assert by_method["none", 2].error is None
+    wrong = by_method["ngram", 2]
+    assert wrong.differing == 1
+    assert wrong.error == "1 of 2 answers differ from none, n=2; first: one b at token 1"
+    assert wrong.error in markdown(Results(PROVENANCE, {}, {}, list(by_method.values())))
+
+
+def test_prompts_that_differ_are_told_from_tokens_that_do() -> None:
+    odd = answer("a", [1, 2])
+    other = type(odd)("a", [9], odd.tokens, odd.times_us)
+    (found,) = differences([cell("none", 2, [odd]), cell("hf", 1, [other])])
+    assert found.position == -1
+
+
+@pytest.mark.parametrize(("temperature", "expected"), [(0.0, 1), (1.0, 0)])
+def test_hugging_face_is_compared_only_where_it_does_not_sample(temperature: float, expected: int) -> None:
+    cells = [
+        cell("none", 2, [answer("a", [1, 2])], temperature=temperature),
+        cell("hf", 1, [answer("a", [1, 3])], temperature=temperature),
+    ]
+    assert len(differences(cells)) == expected
+
+
+def test_rehearsals_are_never_compared_and_always_marked() -> None:
+    cells = [
+        cell("none", 2, [answer("a", [1, 2])]),
+        cell("scripted", 2, [answer("a", [7, 8])], rehearsal=True),
+    ]
+    assert differences(cells) == []
+    table = markdown(Results(PROVENANCE, {}, {}, rows(cells)))
+    assert "scripted (rehearsal)" in table
+    assert "its text means nothing" in table
+
+
+# --- small parts ---
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50).map(sorted), st.floats(0.01, 1.0))
+def test_percentile_is_the_smallest_value_that_covers_the_share(values: list[float], share: float) -> None:
+    found = percentile(values, share)
+    assert found in values
+    assert sum(value <= found for value in values) >= share * len(values) - 1e-6
+    assert sum(value < found for value in values) < share * len(values) + 1e-6
+
+
+def test_percentile_and_speed_of_nothing() -> None:
+    assert percentile([], 0.5) == 0
+    assert tokens_per_second([answer("a", [5])]) == 0
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=5, max_size=5), st.integers(0, 10**10))
+def test_shares_of_a_stage_add_up(parts: list[int], active_ns: int) -> None:
+    forward, sample, emulate, send, receive = parts
+    shares = stage_shares(
+        StageTimings(forward_ns=forward, sample_ns=sample, emulate_ns=emulate, send_ns=send, receive_ns=receive),
+        active_ns,
+    )
+    assert shares.busy + shares.receive + shares.idle == pytest.approx(1)
+    assert shares.idle >= -1e-9

@@ -1,0 +1,226 @@
+"""What goes into a bench: options, prompts, /metrics, streams; and what is wrong with them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
+
+from server.engine_figures import EngineFigures
+from server.engine_metrics import engine_metrics
+from speculation.bench.configuration import Contender, Settings, contenders, serve_arguments
+from speculation.bench.counters import Counters, parse_metrics
+from speculation.bench.options import parse
+from speculation.bench.prompts import load_data_sets
+from speculation.bench.streaming import Collected
+from workers.errors import ConfigError
+from workers.messages import EngineInfo, SpeculationCounts, StageTimings, Status
+
+# --- options ---
+
+
+def test_methods_of_one_device_run_once_beside_the_first_stages() -> None:
+    assert contenders(("none", "hf", "ngram", "single"), (3, 5)) == [
+        [Contender("none", 3), Contender("ngram", 3), Contender("hf", 1), Contender("single", 1)],
+        [Contender("none", 5), Contender("ngram", 5)],
+    ]
+    assert contenders(("hf",), (2, 3)) == [[Contender("hf", 1)]]
+
+
+def test_each_contender_becomes_a_serve_command() -> None:
+    settings = Settings("tiny", 64, scripted_acceptance=0.8, delta=1, emulate_stage_ms=5.0)
+    single = serve_arguments(Contender("single", 1), settings, "/module")
+    assert single[single.index("--drafter") + 1] == "none"
+    assert "--draft-module" not in single
+    assert "/module" in serve_arguments(Contender("pdm+ngram", 3), settings, "/module")
+    scripted = serve_arguments(Contender("scripted", 3), settings, None)
+    for option, value in (("--scripted-acceptance", "0.8"), ("--delta", "1"), ("--emulate-stage-ms", "5.0")):
+        assert scripted[scripted.index(option) + 1] == value
+
+
+def test_quick_is_a_fixed_small_subset_that_can_be_changed() -> None:
+    base = ["tiny", "--prompts", "p", "--out", "o"]
+    quick = parse([*base, "--quick"]).settings
+    assert (quick.limit, quick.max_tokens) == (2, 64)
+    assert parse([*base, "--quick", "--max-tokens", "9"]).settings.max_tokens == 9
+    assert (parse(base).settings.limit, parse(base).settings.max_tokens) == (None, 256)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--methods", "none,magic"], "--methods magic"),
+        (["--methods", ""], "--methods"),
+        (["--stages", "2,x"], "--stages 2,x"),
+        (["--stages", "0"], "--stages"),
+        (["--temperature", "hot"], "--temperature hot"),
+        (["--temperature", "3"], "--temperature 3"),
+        (["--max-tokens", "1"], "--max-tokens"),
+        (["--limit", "0"], "--limit"),
+        (["--repeats", "0"], "--repeats"),
+        (["--methods", "scripted"], "--scripted-acceptance"),
+        (["--scripted-acceptance", "0.5"], "--methods scripted"),
+        (["--methods", "pdm", "--draft-module", "no/such/module"], "--draft-module no/such/module"),
+    ],
+)
+def test_a_wrong_option_is_named(options: list[str], named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(["tiny", "--prompts", "p", "--out", "o", *options])
+    assert named in str(caught.value)
+
+
+def test_a_module_without_a_method_that_uses_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    base = ["tiny", "--prompts", "p", "--out", "o", "--draft-module", str(tmp_path)]
+    with pytest.raises(ConfigError, match="--draft-module is for"):
+        parse([*base, "--methods", "ngram"])
+    first = parse([*base, "--methods", "pdm"]).settings.module
+    (tmp_path / "model.safetensors").write_bytes(b"other weights")
+    assert parse([*base, "--methods", "pdm"]).settings.module != first
+
+
+# --- prompts ---
+
+
+def write(folder: Path, name: str, *lines: object) -> None:
+    (folder / name).write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+
+
+def test_data_sets_are_read_in_order_with_a_seed_of_each_prompts_own(tmp_path: Path) -> None:
+    lines = [{"question_id": i, "turns": [f"text {i}", "never used"], "category": "x"} for i in range(3)]
+    write(tmp_path, "b.jsonl", *lines)
+    write(tmp_path, "a.jsonl", "", *lines[:1])
+    first, second = load_data_sets(tmp_path, 2, seed=7)
+    assert (first.name, second.name) == ("a", "b")
+    assert [prompt.text for prompt in second.prompts] == ["text 0", "text 1"]
+    assert len({prompt.seed for prompt in (*first.prompts, *second.prompts)}) == 3
+    assert load_data_sets(tmp_path, 2, seed=7)[1].digest == second.digest
+    assert load_data_sets(tmp_path, 2, seed=8)[1].digest != second.digest
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        (["{"], "line 1"),
+        ([{"question_id": 1}], "turns"),
+        ([{"question_id": 1, "turns": []}], "line 1"),
+        ([{"question_id": 1, "turns": ["a"]}, {"question_id": "1", "turns": ["b"]}], "question_id"),
+        ([], "no prompts"),
+    ],
+)
+def test_prompts_that_cannot_be_used_are_named(tmp_path: Path, lines: list[object], named: str) -> None:
+    write(tmp_path, "set.jsonl", *lines)
+    with pytest.raises(ConfigError, match=r"set\.jsonl") as caught:
+        load_data_sets(tmp_path, None, seed=0)
+    assert named in str(caught.value)
+
+
+def test_a_folder_without_data_sets_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no \.jsonl file"):
+        load_data_sets(tmp_path, None, seed=0)
+
+
+# --- /metrics ---
+
+
+class Scrape:
+    """A collector of one status."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def collect(self) -> list[Metric]:
+        figures = EngineFigures()
+        figures.update(self._status)
+        return list(engine_metrics(figures, self._status))
+
+
+def text_of(status: Status) -> str:
+    registry = CollectorRegistry()
+    registry.register(Scrape(status))  # type: ignore[arg-type]
+    return generate_latest(registry).decode()
+
+
+def status(scale: int) -> Status:
+    return Status(
+        number=1,
+        info=EngineInfo(2, (9, 7), "ngram", 0, 2048, 512, rehearsal=True, emulated_stage_ms=2.5),
+        running=1,
+        waiting=2,
+        counts=SpeculationCounts(*(scale * value for value in (20, 10, 4, 6, 30, 14)), [scale * i for i in range(5)]),
+        full_cycles=scale * 9,
+        full_cycle_ns=scale * 1_234_567,
+        drafts=scale * 3,
+        draft_ns=scale * 777,
+        quiet=False,
+        stages=[StageTimings(*(scale * (10 * stage + value) for value in range(9))) for stage in (1, 2)],
+    )
+
+
+def test_figures_survive_the_way_through_metrics() -> None:
+    told = status(1)
+    snapshot = parse_metrics(text_of(told))
+    expected = Counters(told.counts, told.full_cycles, told.full_cycle_ns, told.drafts, told.draft_ns, told.stages)
+    assert snapshot.counters == expected
+    assert (snapshot.running, snapshot.waiting, snapshot.rehearsal) == (1, 2, True)
+    assert (snapshot.emulated_stage_ms, snapshot.split) == (2.5, "9,7")
+
+
+def test_differences_and_sums_of_figures() -> None:
+    one, three = (parse_metrics(text_of(status(scale))).counters for scale in (1, 3))
+    difference = three.since(one)
+    assert difference == parse_metrics(text_of(status(2))).counters
+    assert difference.plus(one) == three
+
+
+def test_a_restarted_engine_is_noticed_and_a_missing_series_named() -> None:
+    one, three = (parse_metrics(text_of(status(scale))).counters for scale in (1, 3))
+    with pytest.raises(ConfigError, match="restarted"):
+        one.since(three)
+    without = "\n".join(line for line in text_of(status(1)).splitlines() if "full_cycles" not in line)
+    with pytest.raises(ConfigError, match="full_cycles"):
+        parse_metrics(without + "\n")
+
+
+# --- streams ---
+
+
+def event(**fields: object) -> bytes:
+    return b"data: " + json.dumps({"choices": [], **fields}).encode() + b"\n"
+
+
+def delta(*ids: int) -> bytes:
+    return event(choices=[{"index": 0, "delta": {"content": "x"}, "token_ids": list(ids)}])
+
+
+def test_a_stream_becomes_an_answer_with_a_time_for_every_token() -> None:
+    collected = Collected("q")
+    lines = [
+        (event(choices=[{"delta": {"role": "assistant"}}], prompt_token_ids=[4, 5]), 5),
+        (b": ping\n", 6),
+        (delta(1), 10),
+        (delta(2, 3), 20),
+        (event(choices=[{"delta": {}, "finish_reason": "stop"}]), 21),
+        (event(usage={"completion_tokens": 3}), 22),
+        (b"data: [DONE]\n", 23),
+    ]
+    for line, time in lines:
+        collected.line(line, time)
+    answer = collected.answer()
+    assert (answer.prompt_ids, answer.tokens, answer.times_us) == ([4, 5], [1, 2, 3], [10, 20, 20])
+
+
+def test_a_stream_that_breaks_or_miscounts_is_an_error() -> None:
+    cut = Collected("q")
+    cut.line(delta(1), 1)
+    with pytest.raises(ConfigError, match="prompt q: the stream ended early"):
+        cut.answer()
+    wrong = Collected("q")
+    for line in (delta(1), event(usage={"completion_tokens": 2}), b"data: [DONE]\n"):
+        wrong.line(line, 1)
+    with pytest.raises(ConfigError, match="usage says 2"):
+        wrong.answer()
+    with pytest.raises(ConfigError, match="out of memory"):
+        wrong.line(event(error={"message": "out of memory"}), 2)
