@@ -8,7 +8,7 @@ from server.assembler import Assembler, Delta
 from server.engine_client import DeadlineExceeded, EngineUnavailable
 from server.plan import Plan
 from server.reading import PLAIN, Reading
-from server.responses import Usage
+from server.responses import PromptTokensDetails, Usage
 from server.service import Service
 
 log = logging.getLogger("echelon.request")
@@ -33,6 +33,7 @@ class Generation:
         self._first_token: dict[str, float] = {}
         self._last_token: dict[str, float] = {}
         self._failed = False
+        self._cached = 0  # tokens
         self._closed = False
         self._submission = service.engine.submit(plan.generates)
         self._deadline = self._set_deadline(service.settings.request_timeout)
@@ -51,6 +52,8 @@ class Generation:
                 if message.finish == "abort":
                     raise EngineUnavailable("the engine has aborted the request")
                 delta = choice.push(message.tokens, message.logprobs, message.finish)
+                if delta.index % self.plan.n == 0:  # a prompt counts once, however many choices it has
+                    self._cached += message.cached
                 if choice.stopped_early:
                     self._submission.abort(message.id)
                 self._measure(message.id, delta)
@@ -64,7 +67,8 @@ class Generation:
     def usage(self) -> Usage:
         """Tokens so far."""
         completion = sum(choice.count for choice in self._choices.values())
-        return Usage(self.plan.prompt_tokens, completion, self.plan.prompt_tokens + completion)
+        prompt = self.plan.prompt_tokens
+        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(self._cached))
 
     def close(self) -> None:
         """Aborts the sequences that have not ended; may be called again."""

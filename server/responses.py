@@ -13,12 +13,19 @@ class Rehearsal(msgspec.Struct, frozen=True):
     note: str = "the engine accepts drafts by chance (--scripted-acceptance): the text means nothing"
 
 
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """Part of `Usage`."""
+
+    cached_tokens: int = 0  # that were in the KV cache already
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens, with the one that ended each choice."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -28,6 +35,7 @@ class Model(msgspec.Struct, frozen=True):
     created: int  # Unix seconds
     object: Literal["model"] = "model"
     owned_by: str = "echelon"
+    max_model_len: int | UnsetType = UNSET  # tokens, once the engine has said so
 
 
 class ModelList(msgspec.Struct, frozen=True):

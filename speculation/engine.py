@@ -8,10 +8,11 @@ from collections import deque
 from dataclasses import dataclass
 
 from speculation.channels import Channels
-from speculation.drafters.base import Drafter
+from speculation.drafters.base import Drafter, Start
 from speculation.governor import Governor
 from speculation.health import PingRounds
 from speculation.schedule import Schedule, Step
+from speculation.slots import choose_slot
 from workers.config import EngineConfig
 from workers.errors import ConfigError, OutOfStep, PeerLost
 from workers.messages import (
@@ -40,7 +41,6 @@ _PING_INTERVAL = 1.0  # seconds
 _LOOK_INTERVAL = 1.0  # seconds between two looks at who has left, which would cost too much in every turn
 _LAST_WORDS = 0.5  # seconds that the reason of a stage that has left may take to arrive
 _FIRST_NUMBER_BITS = 62
-_SLOT = 0  # one sequence has the pipeline at a time
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,12 @@ class Engine:
         self._channels = channels
         # Starting anywhere makes a frame that a stage still sends for an earlier rank 0 one that nobody expects.
         numbers = itertools.count(secrets.randbits(_FIRST_NUMBER_BITS))
-        self._schedule = Schedule(_SLOT, config.stages, config.delta, config.prefill_chunk, numbers)
+        self._schedules = [
+            Schedule(slot, config.stages, config.delta, config.prefill_chunk, numbers)
+            for slot in range(config.sequences)
+        ]
+        self._schedule = self._schedules[0]  # of the slot that has the pipeline
+        self._least_recent = list(range(config.sequences))  # slots, the one used longest ago first
         self._queue: deque[_Request] = deque()
         self._running: _Request | None = None
         self._pings = PingRounds(config.stages, _PING_INTERVAL, config.stall_timeout)
@@ -166,6 +171,8 @@ class Engine:
             self._on_unsampled(sample, sample.error)
             return
         before = self._schedule.counts.cycles
+        if sample.sequence != self._schedule.sequence:
+            return  # of a request that has ended
         step = self._schedule.sample(sample)
         self._channels.announce(step.control)
         if step.token is not None:
@@ -176,7 +183,8 @@ class Engine:
 
     def _on_unsampled(self, sample: Sample, error: str) -> None:
         """The running request cannot go on; the engine can."""
-        if self._running is None or sample.epoch != self._schedule.epoch:
+        here = (self._schedule.sequence, self._schedule.epoch)
+        if self._running is None or (sample.sequence, sample.epoch) != here:
             return  # it followed a draft that has been rejected
         self._channels.announce(self._schedule.abort().control)
         self._channels.answer(self._running.client, Failed(self._running.generate.id, error))
@@ -205,6 +213,7 @@ class Engine:
             logprobs=[] if logprobs is None else [logprobs],
             finish=step.finish,
             counts=self._schedule.counts if step.finish is not None else None,
+            cached=self._schedule.reused if self._schedule.outputs == 1 else 0,
         )
         self._channels.answer(self._running.client, message)
         if step.finish is not None:
@@ -258,9 +267,13 @@ class Engine:
         generate = self._running.generate
         self._candidates.clear()
         self._governor.begin()
-        self._drafter.begin(generate.prompt, generate.sampling, self._schedule.epoch)
-        opening = Open(_SLOT, self._schedule.epoch, len(generate.prompt), generate.sampling)
-        step = self._schedule.start(generate.prompt, generate.max_tokens, frozenset(generate.stop_tokens))
+        slot, reused = choose_slot(self._schedules, self._least_recent, generate.prompt, self._drafter.kept)
+        self._least_recent.remove(slot)
+        self._least_recent.append(slot)
+        schedule = self._schedule = self._schedules[slot]
+        self._drafter.begin(generate.prompt, generate.sampling, Start(slot, schedule.epoch, reused))
+        opening = Open(slot, schedule.epoch, len(generate.prompt), generate.sampling, reused)
+        step = schedule.start(generate.prompt, generate.max_tokens, frozenset(generate.stop_tokens), reused)
         self._channels.announce([opening, *step.control])
 
     def _abort(self, client: bytes, identifier: str) -> None:

@@ -48,6 +48,8 @@ class Schedule:
     in_flight: deque[Frame] = field(default_factory=deque)
     counts: SpeculationCounts = field(default_factory=SpeculationCounts)
     running: bool = False
+    reused: int = 0  # positions of the prompt that an earlier request had computed already
+    _canonical: int = 0
     _prompt: int = 0
     _limit: int = 0
     _stop_tokens: Collection[int] = ()
@@ -58,14 +60,37 @@ class Schedule:
         """Most alive frames in flight."""
         return self.stages + self.delta
 
-    def start(self, prompt: Sequence[int], max_tokens: int, stop_tokens: Collection[int] = ()) -> Step:
-        """Takes the slot over for a request; announces the first prompt chunks."""
+    @property
+    def outputs(self) -> int:
+        """Verified tokens behind the prompt."""
+        return self.verified - self._prompt
+
+    @property
+    def kept(self) -> int:
+        """Positions, from 0, whose keys and values are bit by bit those of a fresh prefill: whole prompt chunks.
+
+        What was decoded token by token, or in a shorter last chunk, went through kernels of other shapes. Reusing it
+        could tip a near-tie, and a prompt's answer would depend on what was asked before.
+        """
+        return self._canonical
+
+    def reusable(self, prompt: Sequence[int], limit: int | None = None) -> int:
+        """How many leading positions of `prompt`, at most `limit`, need not be computed again in this slot."""
+        most = min(self._canonical, len(prompt) - 1, *([] if limit is None else [limit]))
+        common = next((i for i in range(most) if prompt[i] != self.tokens[i]), most)
+        return max(0, common - common % self.prefill_chunk)
+
+    def start(self, prompt: Sequence[int], max_tokens: int, stop_tokens: Collection[int] = (), reused: int = 0) -> Step:
+        """Takes the slot over for a request; announces the first prompt chunks after the `reused` positions.
+
+        `reused` is what `reusable` says, or less.
+        """
         if self.running or not prompt or max_tokens < 1:
             raise ValueError("start() needs an idle slot, a prompt of at least one token and max_tokens >= 1")
         self.running = True
         self.tokens = list(prompt)
         self.verified = self._prompt = len(prompt)
-        self.announced = 0
+        self.announced = self.reused = self._canonical = reused
         self.counts = SpeculationCounts()
         self._limit = len(prompt) + max_tokens
         self._stop_tokens = stop_tokens
@@ -108,6 +133,8 @@ class Schedule:
                 f"rank 0 expected the sample of {frame}, the last stage sent one of sequence {sample.sequence}, "
                 f"epoch {sample.epoch}, position {sample.position}"
             )
+        if frame.position == self._canonical and len(frame.tokens) == self.prefill_chunk and frame.end <= self._prompt:
+            self._canonical = frame.end
         if sample.token is None:
             return Step(self._announce())
         return self._verify(sample.token)

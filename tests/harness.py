@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from speculation.channels import Channels
-from speculation.drafters.base import Draft, Drafter
+from speculation.drafters.base import Draft, Drafter, Start
 from speculation.drafters.none import NoDrafter
 from speculation.engine import Engine
 from workers.bus import encode, open_socket
@@ -43,8 +43,11 @@ class SwitchableDrafter(Drafter):
         self.current: Drafter = NoDrafter()
         self.anchors = anchors
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
-        self.current.begin(prompt, sampling, epoch)
+    def kept(self, slot: int) -> int | None:
+        return self.current.kept(slot)
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
+        self.current.begin(prompt, sampling, start)
 
     def verified(self, tokens: Sequence[int], count: int) -> None:
         self.current.verified(tokens, count)
@@ -71,6 +74,7 @@ class Result:
     finish: str | None = None
     error: str | None = None
     counts: SpeculationCounts | None = None
+    cached: int = 0
 
 
 class Client:
@@ -110,6 +114,7 @@ class Client:
                 return result
             result.tokens += message.tokens
             result.logprobs += message.logprobs
+            result.cached += message.cached
             if message.finish is not None:
                 result.finish, result.counts = message.finish, message.counts
                 return result
@@ -142,6 +147,7 @@ class LocalEngine:
     drafter: SwitchableDrafter
     engine: Engine
     vocab_size: int
+    split: tuple[int, ...]
 
 
 def inproc_endpoints(stages: int) -> Endpoints:
@@ -186,7 +192,7 @@ def local_engine(
     client = Client(context, config.endpoints.bus)
     try:
         client.status()
-        yield LocalEngine(client, drafter, engine, vocab_size)
+        yield LocalEngine(client, drafter, engine, vocab_size, config.split)
     finally:
         engine.stop()
         for running in (thread, *stages):

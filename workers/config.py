@@ -48,10 +48,10 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: Dtype = "float32"
     devices: tuple[str, ...] = ("cpu",)  # one a stage, or one for all
     max_model_len: int = 2048
-    sequences: int = 1  # KV slots
+    sequences: int = 2  # KV slots: prompts whose beginnings are kept for the next request
     transport: TransportName = "zmq"
     threads: int = 1  # a CPU stage
-    prefill_chunk: int = 256  # tokens
+    prefill_chunk: int = 128  # tokens
     delta: int = 0  # credits beyond one a stage
     drafter: DrafterConfig = DrafterConfig()
     emulate_stage_ms: float = 0.0

@@ -45,6 +45,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     epoch: Natural
     prompt_tokens: Natural
     sampling: Sampling
+    reused: Natural = 0  # positions that the slot holds already, for its prompt begins with them
 
 
 class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):
@@ -218,6 +219,7 @@ class Tokens(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):
     logprobs: list[TokenLogprobs] = []  # as many as tokens, if the request asked for them
     finish: str | None = None  # "stop" (the last token is a stop token), "length" or "abort"
     counts: SpeculationCounts | None = None  # with `finish`
+    cached: int = 0  # with the first token: prompt positions that were not computed again
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

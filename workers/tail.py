@@ -85,7 +85,9 @@ class Tail:
         matcher = None
         if sampling.grammar is not None and self._grammars is not None:
             matcher = GrammarMatcher(self._grammars, sampling.grammar)
-        self._slots[message.sequence] = _Slot(sampling, message.prompt_tokens, matcher)
+        before = self._slots.get(message.sequence)
+        prompt = [] if before is None else before.prompt[: message.reused]
+        self._slots[message.sequence] = _Slot(sampling, message.prompt_tokens, matcher, prompt)
 
     def finish(self, frame: Frame, hidden: Tensor) -> Sample:
         """Samples the token after a live frame whose hidden states are `hidden` `[T, H]`."""

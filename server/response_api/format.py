@@ -12,6 +12,7 @@ from server.response_api.objects import (
     ErrorInfo,
     Event,
     IncompleteDetails,
+    InputDetails,
     ResponseObject,
     ResponseUsage,
     Status,
@@ -69,7 +70,8 @@ class ResponsesFormat:
         envelope, body = self._envelope, self._body
         counted = None
         if usage is not None:
-            counted = ResponseUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
+            details = InputDetails(usage.prompt_tokens_details.cached_tokens)
+            counted = ResponseUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, details)
         return ResponseObject(
             id=envelope.plan.id,
             created_at=envelope.created,

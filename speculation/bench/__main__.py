@@ -48,13 +48,22 @@ def bench(options: Options, made_by: Provenance) -> Results:
         repeats=options.repeats,
         max_tokens=settings.max_tokens,
         git=made_by.git,
+        load=made_by.load,
     )
 
     def start_contender(contender: Contender) -> Running:
         return start(contender, settings, None if options.module is None else str(options.module), folder.logs)
 
     run(work, folder, start_contender)
-    results = Results(made_by, msgspec.to_builtins(settings), data, rows(list(folder.cells())))
+    cells = list(folder.cells())
+    results = Results(
+        provenance=made_by,
+        settings=msgspec.to_builtins(settings),
+        data=data,
+        commits=sorted({cell.git for cell in cells}),
+        load=max(cell.load for cell in cells),
+        rows=rows(cells),
+    )
     (options.out / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
     table = markdown(results)
     (options.out / "results.md").write_text(table)

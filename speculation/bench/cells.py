@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import asdict
 
 from speculation.bench.configuration import Contender, Settings
 from speculation.bench.counters import Counters
@@ -33,6 +34,12 @@ class Answer(msgspec.Struct, frozen=True):
     prompt_ids: list[int]
     tokens: list[int]  # with the end token, if it came
     times_us: list[int]  # since the request was sent; one a token, microseconds
+    cached: int = 0  # prompt tokens that were not computed again
+
+    @property
+    def computed(self) -> int:
+        """Prompt tokens that were computed."""
+        return len(self.prompt_ids) - self.cached
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -48,7 +55,12 @@ class Cell(msgspec.Struct, frozen=True):
     split: str  # layers a stage
     date: str  # ISO 8601, UTC
     git: str
-    load: float  # of the machine, one-minute average, before the block began
+    load: float  # of the machine, one-minute average, before the bench that made this cell began
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    settings: Settings
+    data: dict[str, str]
 
 
 class Folder:
@@ -64,19 +76,20 @@ class Folder:
         self._cells = path / "cells"
         for folder in (self.logs, self._cells):
             folder.mkdir(parents=True, exist_ok=True)
-        mine = msgspec.to_builtins({"settings": settings, "data": data})
         file = path / "settings.json"
         if not file.exists():
-            file.write_bytes(msgspec.json.format(msgspec.json.encode(mine)) + b"\n")
+            file.write_bytes(msgspec.json.format(msgspec.json.encode(_Kept(settings, data))) + b"\n")
             return
-        kept = msgspec.json.decode(file.read_bytes())
-        for part in ("settings", "data"):
-            for name in sorted(set(mine[part]) | set(kept.get(part, {}))):
-                was, now = kept.get(part, {}).get(name), mine[part].get(name)
-                if was != now:
+        try:
+            kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"{file}: {error}; choose another folder with --out") from error
+        for was, now in ((asdict(kept.settings), asdict(settings)), (kept.data, data)):
+            for name in sorted({*was, *now}):
+                if was.get(name) != now.get(name):
                     raise ConfigError(
-                        f"--out {path}: holds results for {name} {was}, not {now}; choose another folder, or the same "
-                        f"options and prompts to go on"
+                        f"--out {path}: holds results for {name} {was.get(name)}, not {now.get(name)}; choose another "
+                        f"folder, or the same options and prompts to go on"
                     )
 
     def has(self, key: CellKey) -> bool:

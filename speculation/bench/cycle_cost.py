@@ -8,7 +8,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ _PROMPT = Prompt("cycle-cost", "0", "Count.", 0)
 _WARM_UP_TOKENS = 50
 _HEADER = (
     "stage ms", "method", "acceptance", "δ", "tok/s", "ideal", "share", "cycle ms", "fixed ms",
-    "compute", "wait", "send", "receive", "idle",
+    "compute", "asleep", "send", "receive", "idle",
 )  # fmt: skip
 
 
@@ -100,10 +100,9 @@ def line(point: Point, row: Row) -> list[str]:
     shares = row.stage_shares or []
     ideal = point.ideal(row.acceptance)
 
-    def mean(name: str) -> str:
-        return f"{100 * sum(getattr(stage, name) for stage in shares) / len(shares):.1f} %"
+    def mean(values: Iterable[float]) -> str:
+        return f"{100 * sum(values) / len(shares):.1f} %"
 
-    compute = f"{100 * sum(stage.forward + stage.sample for stage in shares) / len(shares):.1f} %"
     return [
         f"{point.stage_ms:g}",
         row.method,
@@ -114,8 +113,11 @@ def line(point: Point, row: Row) -> list[str]:
         f"{100 * row.tokens_per_second / ideal:.1f} %",
         "–" if row.cycle_ms is None else f"{row.cycle_ms:.3f}",
         "–" if row.cycle_ms is None else f"{row.cycle_ms - point.stage_ms:.3f}",
-        compute,
-        *(mean(name) for name in ("emulate", "send", "receive", "idle")),
+        mean(stage.forward + stage.sample for stage in shares),
+        mean(stage.emulate for stage in shares),
+        mean(stage.send for stage in shares),
+        mean(stage.receive for stage in shares),
+        mean(stage.idle for stage in shares),
     ]
 
 

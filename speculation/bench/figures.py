@@ -8,7 +8,7 @@ from statistics import median
 import msgspec
 
 from speculation.bench.cells import Answer, Cell
-from speculation.bench.configuration import HUGGING_FACE, NONE, SINGLE, Contender
+from speculation.bench.configuration import HUGGING_FACE, NONE, ONE_DEVICE, SINGLE, Contender
 from speculation.bench.counters import Counters
 from speculation.bench.identity import Difference, differences
 from workers.messages import HIT_RANKS, StageTimings
@@ -41,6 +41,7 @@ class Row(msgspec.Struct):
     dataset: str
     prompts: int  # over all repeats
     tokens: int
+    cached_prompt_tokens: int  # of all prompts: not computed again, as a slot still held them
     repeats: int
     tokens_per_second: float  # tokens after the first / time after the first; median of the repeats
     tokens_per_second_least: float
@@ -66,7 +67,7 @@ class Row(msgspec.Struct):
     split: str = ""
     emulated_stage_ms: float = 0.0
     rehearsal: bool = False
-    interleaved: bool = True  # with every other method of the same stages, prompt by prompt
+    interleaved: bool = True  # prompt by prompt with every other pipeline of the same stages
     differing: int = 0  # answers that are not those of the reference
     error: str | None = None
 
@@ -77,10 +78,10 @@ def rows(cells: Sequence[Cell]) -> list[Row]:
     for cell in cells:
         groups.setdefault((cell.key.contender, cell.key.temperature, cell.key.dataset), []).append(cell)
         groups.setdefault((cell.key.contender, cell.key.temperature, ALL), []).append(cell)
-    beside = _contenders_by_stages(cells)
+    pipelines = _pipelines(cells)
     made = [
-        _row(group, dataset, beside[contender.stages])
-        for (contender, _, dataset), group in groups.items()
+        _row(group, dataset, pipelines)
+        for (_, _, dataset), group in groups.items()
         if dataset != ALL or len({cell.key.dataset for cell in group}) > 1
     ]
     made.sort(key=lambda row: (row.temperature, row.dataset == ALL, row.dataset, row.stages, row.method))
@@ -89,14 +90,24 @@ def rows(cells: Sequence[Cell]) -> list[Row]:
     return made
 
 
-def _contenders_by_stages(cells: Sequence[Cell]) -> dict[int, set[Contender]]:
+def _pipelines(cells: Sequence[Cell]) -> dict[int, set[Contender]]:
+    """The contenders with a pipeline, by number of stages."""
     found: dict[int, set[Contender]] = {}
     for cell in cells:
-        found.setdefault(cell.key.contender.stages, set()).add(cell.key.contender)
+        if cell.key.contender.method not in ONE_DEVICE:
+            found.setdefault(cell.key.contender.stages, set()).add(cell.key.contender)
     return found
 
 
-def _row(cells: Sequence[Cell], dataset: str, expected_beside: set[Contender]) -> Row:
+def _interleaved(cell: Cell, pipelines: dict[int, set[Contender]]) -> bool:
+    """Whether it took turns with all pipelines of its number of stages; one device, with those of any number."""
+    together = {cell.key.contender, *cell.beside}
+    if cell.key.contender.method in ONE_DEVICE:
+        return not pipelines or any(pipeline <= together for pipeline in pipelines.values())
+    return pipelines[cell.key.contender.stages] <= together
+
+
+def _row(cells: Sequence[Cell], dataset: str, pipelines: dict[int, set[Contender]]) -> Row:
     answers = [answer for cell in cells for answer in cell.answers]
     repeats = sorted({cell.key.repeat for cell in cells})
     speeds = [tokens_per_second([a for c in cells if c.key.repeat == repeat for a in c.answers]) for repeat in repeats]
@@ -109,6 +120,7 @@ def _row(cells: Sequence[Cell], dataset: str, expected_beside: set[Contender]) -
         dataset=dataset,
         prompts=len(answers),
         tokens=sum(len(answer.tokens) for answer in answers),
+        cached_prompt_tokens=sum(answer.cached for answer in answers),
         repeats=len(repeats),
         tokens_per_second=median(speeds),
         tokens_per_second_least=min(speeds),
@@ -119,7 +131,7 @@ def _row(cells: Sequence[Cell], dataset: str, expected_beside: set[Contender]) -
         split=cells[0].split,
         emulated_stage_ms=cells[0].emulated_stage_ms,
         rehearsal=any(cell.rehearsal for cell in cells),
-        interleaved=all(expected_beside <= {cell.key.contender, *cell.beside} for cell in cells),
+        interleaved=all(_interleaved(cell, pipelines) for cell in cells),
     )
     counted = [cell.counters for cell in cells if cell.counters is not None]
     if counted:
@@ -159,7 +171,7 @@ def _token_ms(cells: Sequence[Cell], stage: int) -> float:
         if cell.counters is None or cell.prefill_ns is None:
             continue
         timings = cell.counters.stages[stage]
-        prompt_tokens = sum(len(answer.prompt_ids) for answer in cell.answers)
+        prompt_tokens = sum(answer.computed for answer in cell.answers)
         busy_ns += computing_ns(timings) - cell.prefill_ns[stage] * prompt_tokens
         frames += timings.tokens - prompt_tokens
     return busy_ns / frames / 1e6 if frames > 0 else 0.0

@@ -12,6 +12,8 @@ _HEADER = (
     "acceptance", "coverage", "E", "tok/cycle", "cycle ms", "stage ms", "draft ms", "fixed ms", "busy", "discarded",
 )  # fmt: skip
 
+_IDLE_LOAD = 0.5
+
 
 class Provenance(msgspec.Struct, frozen=True):
     """What is needed to repeat a bench and to judge it."""
@@ -34,6 +36,8 @@ class Results(msgspec.Struct):
     provenance: Provenance
     settings: dict[str, object]
     data: dict[str, str]  # SHA-256 of the prompts used, by data set
+    commits: list[str]  # of the source tree, when the cells were measured
+    load: float  # the highest load average before a bench that made some of the cells
     rows: list[Row]
 
 
@@ -73,9 +77,11 @@ def _warnings(results: Results) -> list[str]:
         warnings.append("**Rehearsal**: `scripted` accepts drafts by chance, so its text means nothing.")
     if any(not row.interleaved for row in rows):
         names = sorted({f"{row.method}, n={row.stages}" for row in rows if not row.interleaved})
-        warnings.append(f"Not measured prompt by prompt beside all others of the same stages: {'; '.join(names)}.")
-    if results.provenance.load > 0.5:
-        warnings.append(f"The machine was not idle: its load average was {results.provenance.load:.1f} at the start.")
+        warnings.append(f"Not measured prompt by prompt beside all pipelines of the same stages: {'; '.join(names)}.")
+    if results.load > _IDLE_LOAD:
+        warnings.append(f"The machine was not idle: its load average was {results.load:.1f} at the start.")
+    if len(results.commits) > 1:
+        warnings.append(f"Measured with several commits: {', '.join(results.commits)}.")
     return [line for warning in warnings for line in (warning, "")]
 
 

@@ -1,7 +1,6 @@
 """Runs what is not done yet: contenders side by side, prompt by prompt in turn."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ class Work:
     repeats: int
     max_tokens: int
     git: str
+    load: float  # one-minute average before the bench began
 
     def keys(self, contender: Contender) -> Iterator[CellKey]:
         """All cells of a contender, in order."""
@@ -95,15 +95,23 @@ def _side_by_side(waiting: Sequence[Contender], start: Start, work: Work) -> Ite
 
 def _warm_up(contender: Contender, running: Running, prompts: Sequence[Prompt]) -> _Lane:
     """Answers a few prompts, and finds how long each stage takes for a prompt token."""
-    running.answer(prompts[0], 0.0, _WARM_UP_TOKENS)
+    _answer(contender, running, prompts[0], 0.0, _WARM_UP_TOKENS)
     before = running.snapshot()
     for prompt in prompts:
-        running.answer(prompt, 0.0, 1)
+        _answer(contender, running, prompt, 0.0, 1)
     after = running.snapshot()
     if before is None or after is None:
         return _Lane(contender, running, None, None)
     spent = after.counters.since(before.counters).stages
     return _Lane(contender, running, after, [computing_ns(stage) / max(1, stage.tokens) for stage in spent])
+
+
+def _answer(contender: Contender, running: Running, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
+    """The answer; a `ConfigError` says whose it is."""
+    try:
+        return running.answer(prompt, temperature, max_tokens)
+    except ConfigError as error:
+        raise ConfigError(f"{contender}, {prompt.dataset}: {error}") from error
 
 
 def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: "tqdm[Any]") -> None:
@@ -127,15 +135,12 @@ def _block(
     progress: "tqdm[Any]",
 ) -> None:
     """One data set at one temperature. The order of the methods turns with every prompt, so that none has a place."""
-    load, date = os.getloadavg()[0], datetime.now(UTC).isoformat(timespec="seconds")
+    date = datetime.now(UTC).isoformat(timespec="seconds")
     answers: dict[CellKey, list[Answer]] = {key: [] for _, key in todo}
     for number, prompt in enumerate(data_set.prompts):
         shift = number % len(todo)
         for lane, key in [*todo[shift:], *todo[:shift]]:
-            try:
-                answers[key].append(lane.running.answer(prompt, key.temperature, work.max_tokens))
-            except ConfigError as error:
-                raise ConfigError(f"{lane.contender}, {data_set.name}: {error}") from error
+            answers[key].append(_answer(lane.contender, lane.running, prompt, key.temperature, work.max_tokens))
             progress.update()
     with ThreadPoolExecutor(len(todo)) as pool:  # each waits for a ping or two
         snapshots = list(pool.map(lambda pair: pair[0].running.snapshot(), todo))
@@ -153,7 +158,7 @@ def _block(
                 split="" if now is None else now.split,
                 date=date,
                 git=work.git,
-                load=load,
+                load=work.load,
             )
         )
 

@@ -59,6 +59,7 @@ class Collected:
         self._tokens: list[int] = []
         self._times_us: list[int] = []
         self._completion_tokens: int | None = None
+        self._cached = 0
         self._done = False
 
     def line(self, line: bytes, time_us: int) -> None:
@@ -77,8 +78,9 @@ class Collected:
             ids = choice.get("token_ids") or []
             self._tokens += ids
             self._times_us += [time_us] * len(ids)
-        if event.get("usage"):
-            self._completion_tokens = event["usage"]["completion_tokens"]
+        if usage := event.get("usage"):
+            self._completion_tokens = usage["completion_tokens"]
+            self._cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
 
     def answer(self) -> Answer:
         """The whole answer; raises `ConfigError` where the stream was cut or its count is wrong."""
@@ -88,4 +90,4 @@ class Collected:
             raise ConfigError(
                 f"prompt {self._question}: {len(self._tokens)} tokens came, but usage says {self._completion_tokens}"
             )
-        return Answer(self._question, self._prompt_ids, self._tokens, self._times_us)
+        return Answer(self._question, self._prompt_ids, self._tokens, self._times_us, self._cached)

@@ -19,6 +19,14 @@ class Draft(NamedTuple):
         return self.candidates[0]
 
 
+class Start(NamedTuple):
+    """Where a request starts."""
+
+    slot: int = 0
+    epoch: int = 0
+    reused: int = 0  # positions of the prompt that are not computed again
+
+
 class Drafter(ABC):
     """Guesses one token at a time. A guess may be wrong or missing, never harmful.
 
@@ -27,8 +35,12 @@ class Drafter(ABC):
 
     anchors: tuple[int, ...] = ()  # hidden states of the target that it wants tapped, by index; 0 is never among them
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:  # noqa: B027
-        """A request starts, in `epoch`; whatever was known of the one before is forgotten."""
+    def kept(self, slot: int) -> int | None:
+        """Positions of a KV slot whose hidden states it has kept; None if it needs none."""
+        return None
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:  # noqa: B027
+        """A request starts; of its slot only the reused positions are still true."""
 
     def verified(self, tokens: Sequence[int], count: int) -> None:  # noqa: B027
         """One more token is verified: `tokens[:count]` are final; what follows are drafts."""

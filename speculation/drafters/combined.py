@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from speculation.drafters.base import Draft, Drafter
+from speculation.drafters.base import Draft, Drafter, Start
 from speculation.drafters.ngram import NgramDrafter
 from workers.messages import Sampling, Tap
 
@@ -62,10 +62,14 @@ class CombinedDrafter(Drafter):
         self._module_record = _Record(_MODULE_PRIORS)
         self._ngram_record = _Record(_NGRAM_PRIORS)
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
+    def kept(self, slot: int) -> int | None:
+        """What the module has kept."""
+        return self._module.kept(slot)
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Starts both, with the precisions of no text in particular."""
-        self._module.begin(prompt, sampling, epoch)
-        self._ngram.begin(prompt, sampling, epoch)
+        self._module.begin(prompt, sampling, start)
+        self._ngram.begin(prompt, sampling, start)
         self._module_record.restart()
         self._ngram_record.restart()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from speculation.drafters.base import Draft, Drafter
+from speculation.drafters.base import Draft, Drafter, Start
 from workers.grammar import GrammarFailed, GrammarMatcher, Grammars, only_choice, permits
 from workers.messages import Sampling, Tap
 
@@ -21,9 +21,13 @@ class ForcedDrafter(Drafter):
         self._matcher: GrammarMatcher | None = None
         self._prompt_tokens = 0
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
+    def kept(self, slot: int) -> int | None:
+        """What the other drafter has kept."""
+        return self._inner.kept(slot)
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Compiles the grammar, if there is one."""
-        self._inner.begin(prompt, sampling, epoch)
+        self._inner.begin(prompt, sampling, start)
         self._matcher = None if sampling.grammar is None else GrammarMatcher(self._grammars, sampling.grammar)
         self._prompt_tokens = len(prompt)
 

@@ -34,8 +34,7 @@ def load_pdm(engine: EngineConfig) -> PdmDrafter:
         module = read(path, model, config.module_target).to(device, dtype).eval().requires_grad_(False)
         embedding = read_tensor(model, EMBEDDING).to(device, dtype)
     capacity = engine.max_model_len
-    runtime = DraftRuntime(module, engine.split, capacity)
-    return PdmDrafter(runtime, embedding, module.draft_to_target, module.config.vocab_size, capacity)
+    return PdmDrafter(lambda: DraftRuntime(module, engine.split, capacity), embedding, module, capacity)
 
 
 def _cpu_dtype() -> torch.dtype:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from speculation.drafters.base import Draft, Drafter
+from speculation.drafters.base import Draft, Drafter, Start
 from workers.messages import Sampling
 
 
@@ -15,7 +15,7 @@ class NgramDrafter(Drafter):
         self._lengths = range(longest, shortest - 1, -1)
         self._follower: dict[tuple[int, ...], int] = {}
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Indexes the prompt."""
         self._follower.clear()
         for end in range(1, len(prompt)):

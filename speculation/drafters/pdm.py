@@ -4,14 +4,15 @@ Taps arrive whenever they arrive; a draft waits for exactly those that its rows 
 module"), so what is drafted does not depend on timing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from speculation.drafters.base import Draft, Drafter
+from speculation.drafters.base import Draft, Drafter, Start
 from speculation.features import FeatureMap
+from speculation.pdm.module import DraftModule
 from speculation.pdm.runtime import DraftRuntime
 from workers.messages import Sampling, Tap
 from workers.sampler import Sampler
@@ -28,59 +29,82 @@ class _Source:
     filled: int = 0  # positions
 
 
+class _Slot:
+    """What is kept of one KV slot: anchors `[capacity, anchors, H]`, and the module's persistent rows."""
+
+    def __init__(self, runtime: DraftRuntime, buffer: Tensor) -> None:
+        self.runtime = runtime
+        self.buffer = buffer
+        self.embedded = 0  # positions whose column 0 is filled
+        self.sources = _sources(runtime.features)
+
+    def keep(self, positions: int) -> None:
+        """Whatever is at `positions` and behind is to be written anew."""
+        self.embedded = min(self.embedded, positions)
+        for source in self.sources.values():
+            source.filled = min(source.filled, positions)
+
+    def filled(self, depth: int) -> int:
+        """Positions for which everything that a token of `depth` owns is here."""
+        kind = self.runtime.features.kind(depth)
+        owned = [source.filled for source in self.sources.values() if source.columns[0] <= kind]
+        return min(owned, default=len(self.buffer))
+
+
 class PdmDrafter(Drafter):
-    """Holds the anchors of one sequence, `[capacity, anchors, H]`, and runs the module when they are complete."""
+    """Collects anchors and runs the module when those of a draft are complete."""
 
     def __init__(
-        self, runtime: DraftRuntime, embedding: Tensor, draft_to_target: Tensor, vocab_size: int, capacity: int
+        self, make_runtime: Callable[[], DraftRuntime], embedding: Tensor, module: DraftModule, capacity: int
     ) -> None:
-        """`embedding` is the target's table `[V, H]`; `draft_to_target` maps draft ids to target ids `[V_d]`."""
-        features = runtime.features
-        self.anchors = features.anchors[1:]
-        self._runtime = runtime
-        self._features = features
+        """`make_runtime` makes a slot's runtime; `embedding` is the target's table `[V, H]`."""
+        vocab_size = module.config.vocab_size
+        self._make_runtime = make_runtime
         self._embedding = embedding
-        self._draft_to_target = draft_to_target
+        self._draft_to_target = module.draft_to_target
+        self._capacity = capacity
         self._sampler = Sampler(vocab_size, embedding.device)
         self._logits = torch.full((vocab_size,), -torch.inf, device=embedding.device)
-        self._buffer = torch.zeros(
-            capacity, len(features.anchors), embedding.shape[1], dtype=embedding.dtype, device=embedding.device
-        )
-        self._sources = _sources(features)
+        self._slots: dict[int, _Slot] = {}
+        self._at = 0  # the slot of the running request
+        self._slot = self._slot_at(0)
+        self._stages = self._slot.runtime.features.stages
+        self.anchors = self._slot.runtime.features.anchors[1:]
         self._sampling = Sampling(seed=0)
         self._prompt_tokens = 0
         self._verified = 0
-        self._embedded = 0  # positions whose column 0 is filled
         self._origins = [(0, 0)]  # epochs of this request, each with its first position
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
-        """Embeds the prompt and forgets everything else."""
-        self._runtime.reset()
+    def kept(self, slot: int) -> int | None:
+        """Positions whose anchors have all arrived."""
+        return self._slots[slot].filled(self._stages) if slot in self._slots else 0
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
+        """Embeds the prompt and forgets everything but what is reused."""
+        self._at = start.slot
+        self._slot = self._slot_at(start.slot)
+        self._slot.runtime.reset(start.reused)
+        self._slot.keep(start.reused)
         self._sampling = sampling
         self._prompt_tokens = len(prompt)
         self._verified = 0
-        self._origins = [(epoch, 0)]
-        self._embedded = 0
+        self._origins = [(start.epoch, 0)]
         self._embed(prompt, len(prompt))
-        for source in self._sources.values():
-            source.filled = 0
 
     def rejected(self, position: int, epoch: int) -> None:
         """Whatever was tapped from `position` on belongs to dead drafts."""
         self._origins.append((epoch, position))
-        self._embedded = min(self._embedded, position)
-        for source in self._sources.values():
-            source.filled = min(source.filled, position)
+        self._slot.keep(position)
 
     def tap(self, tap: Tap) -> None:
         """Stores hidden states unless they are of a dead frame."""
         if not self._is_alive(tap):
             return
-        source = self._sources[tap.stage]
-        shape = (-1, len(source.columns), self._buffer.shape[-1])
+        buffer, source = self._slot.buffer, self._slot.sources[tap.stage]
+        shape = (-1, len(source.columns), buffer.shape[-1])
         states = torch.frombuffer(bytearray(tap.data), dtype=getattr(torch, tap.dtype)).view(shape)
         end = tap.position + len(states)
-        self._buffer[tap.position : end, source.columns] = states.to(self._buffer)
+        buffer[tap.position : end, source.columns] = states.to(buffer)
         source.filled = end
 
     def verified(self, tokens: Sequence[int], count: int) -> None:
@@ -90,27 +114,29 @@ class PdmDrafter(Drafter):
 
     def advance(self) -> bool:
         """Computes persistent rows of finished tokens: the prompt's, and those left behind while nobody asked."""
-        start = self._runtime.cached
+        slot = self._slot
+        start = slot.runtime.cached
         end = start + _ROWS_AHEAD - start % _ROWS_AHEAD  # the same cuts whenever taps arrive
         if start < self._prompt_tokens:
             end = min(end, self._prompt_tokens)
-        finished = max(self._prompt_tokens, self._verified - self._features.stages)
-        if end > min(finished, self._filled(self._features.stages)):
+        finished = max(self._prompt_tokens, self._verified - self._stages)
+        if end > min(finished, slot.filled(self._stages)):
             return False
-        self._runtime.extend(self._buffer[start:end])
+        slot.runtime.extend(slot.buffer[start:end])
         return True
 
     def draft(self, tokens: Sequence[int]) -> Draft | None:
         """Candidates by the module's logits, shaped and ordered as the request samples; None until anchors are here."""
-        if self._runtime.cached < self._prompt_tokens:
+        slot = self._slot
+        if slot.runtime.cached < self._prompt_tokens:
             return None
         newest = len(tokens) - 1
-        plan = self._runtime.plan(self._origin(), newest)
-        if any(self._filled(row.depth) <= row.position for row in plan.rows):
+        plan = slot.runtime.plan(self._origin(), newest)
+        if any(slot.filled(row.depth) <= row.position for row in plan.rows):
             return None
         self._embed(tokens, len(tokens))
         first = plan.rows[0].position
-        logits = self._runtime.draft(plan, self._buffer[first : newest + 1])
+        logits = slot.runtime.draft(plan, slot.buffer[first : newest + 1])
         self._logits[self._draft_to_target] = logits
         scores = self._sampler.scores(
             self._logits, self._sampling, len(tokens), tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
@@ -120,7 +146,7 @@ class PdmDrafter(Drafter):
 
     def _is_alive(self, tap: Tap) -> bool:
         """A frame is dead if a later epoch began at or before it; of frames of earlier requests, that is all."""
-        if tap.epoch < self._origins[0][0]:
+        if tap.sequence != self._at or tap.epoch < self._origins[0][0]:
             return False
         for epoch, position in reversed(self._origins):  # taps are late by an epoch or two, seldom more
             if epoch <= tap.epoch:
@@ -133,17 +159,20 @@ class PdmDrafter(Drafter):
         """First position of the epoch, for the rows' depths: the prompt's own frames are finished."""
         return max(self._origins[-1][1], self._prompt_tokens)
 
-    def _filled(self, depth: int) -> int:
-        """Positions for which everything that a token of `depth` owns is here."""
-        kind = self._features.kind(depth)
-        owned = [source.filled for source in self._sources.values() if source.columns[0] <= kind]
-        return min(owned, default=len(self._buffer))
-
     def _embed(self, tokens: Sequence[int], count: int) -> None:
-        if self._embedded < count:
-            ids = torch.tensor(tokens[self._embedded : count], device=self._embedding.device)
-            self._buffer[self._embedded : count, 0] = self._embedding[ids]
-            self._embedded = count
+        slot = self._slot
+        if slot.embedded < count:
+            ids = torch.tensor(tokens[slot.embedded : count], device=self._embedding.device)
+            slot.buffer[slot.embedded : count, 0] = self._embedding[ids]
+            slot.embedded = count
+
+    def _slot_at(self, number: int) -> _Slot:
+        if number not in self._slots:
+            runtime = self._make_runtime()
+            shape = (self._capacity, len(runtime.features.anchors), self._embedding.shape[1])
+            buffer = torch.zeros(shape, dtype=self._embedding.dtype, device=self._embedding.device)
+            self._slots[number] = _Slot(runtime, buffer)
+        return self._slots[number]
 
 
 def _sources(features: FeatureMap) -> dict[int, _Source]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from speculation.drafters.base import Draft, Drafter
+from speculation.drafters.base import Draft, Drafter, Start
 from workers.errors import ConfigError
 from workers.messages import Sampling
 
@@ -41,10 +41,10 @@ class ScriptedDrafter(Drafter):
         self._vocab_size = vocab_size
         self._recording: Recording | None = None
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Finds the recording."""
-        start = list(prompt)
-        self._recording = next((r for r in self._recordings if r.tokens[: len(start)] == start), None)
+        given = list(prompt)
+        self._recording = next((r for r in self._recordings if r.tokens[: len(given)] == given), None)
 
     def draft(self, tokens: Sequence[int]) -> Draft | None:
         """The recorded token at this position, or the one after it in the vocabulary where the script says wrong."""

@@ -33,9 +33,9 @@ class DraftRuntime:
         self._kinds = self.features.kinds()
         self._cache = module.new_cache(capacity)
 
-    def reset(self) -> None:
-        """Forgets the sequence."""
-        self.cached = 0
+    def reset(self, kept: int = 0) -> None:
+        """Forgets the sequence but for its first `kept` tokens, as far as they are finished and cached."""
+        self.cached = min(self.cached, kept)
         self._origin = None
 
     @torch.inference_mode()

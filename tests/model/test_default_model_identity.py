@@ -7,14 +7,23 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from tests.harness import LocalEngine, local_engine
+from speculation.drafters.base import Drafter
+from speculation.drafters.combined import CombinedDrafter
+from speculation.drafters.load_pdm import load_pdm
+from speculation.drafters.ngram import NgramDrafter
+from speculation.drafters.pdm import PdmDrafter
+from tests.harness import LocalEngine, inproc_endpoints, local_engine
 from tests.model.identity import RecordingSampler, drafters, generate, one_thread, recorded_logits
+from workers.config import DrafterConfig, EngineConfig
+from workers.draft_modules import shipped_module
 from workers.messages import Sampling
 from workers.model_bytes import layer_bytes
 from workers.split import balance
 
 pytestmark = pytest.mark.timeout(600)
 
+NAME = "SmolLM2-135M-Instruct"
+CONTEXT = 1024
 LENGTHS = (1, 2, 40, 700)
 NEW = 10
 TEXT = (
@@ -35,15 +44,37 @@ def references(default_model: Path) -> dict[int, tuple[list[int], list[int]]]:
 @pytest.fixture(scope="module", params=[1, 2, 3, 5], ids="n={}".format)
 def engine(request: pytest.FixtureRequest, default_model: Path) -> Iterator[LocalEngine]:
     split = balance(*layer_bytes(default_model), request.param)
-    with one_thread(), recorded_logits(), local_engine(default_model, split, max_model_len=1024) as running:
+    anchors = module_drafter(default_model, split).anchors
+    with one_thread(), recorded_logits(), local_engine(default_model, split, anchors, max_model_len=CONTEXT) as running:
         yield running
 
 
+def module_drafter(model: Path, split: tuple[int, ...]) -> PdmDrafter:
+    """The draft module that comes with Echelon, as `make serve` runs it."""
+    config = DrafterConfig("pdm", module=str(shipped_module(NAME)), module_target=NAME)
+    return load_pdm(
+        EngineConfig(str(model), split, inproc_endpoints(len(split)), max_model_len=CONTEXT, drafter=config)
+    )
+
+
+@pytest.fixture(scope="module")
+def modules(engine: LocalEngine, default_model: Path) -> dict[str, Drafter]:
+    """The module alone, and combined with n-grams."""
+    pdm = module_drafter(default_model, engine.split)
+    combined = CombinedDrafter(module_drafter(default_model, engine.split), NgramDrafter(6, 1))
+    return {"pdm": pdm, "pdm+ngram": combined}
+
+
 @pytest.mark.parametrize("length", LENGTHS)
-def test_greedy(engine: LocalEngine, references: dict[int, tuple[list[int], list[int]]], length: int) -> None:
+def test_greedy(
+    engine: LocalEngine,
+    references: dict[int, tuple[list[int], list[int]]],
+    modules: dict[str, Drafter],
+    length: int,
+) -> None:
     prompt, expected = references[length]
     plain: dict[int, torch.Tensor] = {}
-    for name, drafter in drafters(prompt + expected, engine.vocab_size).items():
+    for name, drafter in (drafters(prompt + expected, engine.vocab_size) | modules).items():
         engine.drafter.current = drafter
         RecordingSampler.seen = {}
         assert engine.client.generate(prompt, NEW).tokens == expected, name
@@ -59,13 +90,16 @@ def first_seen() -> dict[str, list[int]]:
 
 
 def test_seeded_sampling(
-    engine: LocalEngine, references: dict[int, tuple[list[int], list[int]]], first_seen: dict[str, list[int]]
+    engine: LocalEngine,
+    references: dict[int, tuple[list[int], list[int]]],
+    modules: dict[str, Drafter],
+    first_seen: dict[str, list[int]],
 ) -> None:
     prompt, _ = references[40]
     sampling = Sampling(seed=5, temperature=1.0, top_p=0.9, top_k=100, frequency_penalty=0.3, repetition_penalty=1.1)
     engine.drafter.current = drafters([], engine.vocab_size)["none"]
     plain = engine.client.generate(prompt, NEW, sampling).tokens
     assert plain == first_seen.setdefault("seeded", plain), "the split changes the text"
-    for name, drafter in drafters(prompt + plain, engine.vocab_size).items():
+    for name, drafter in (drafters(prompt + plain, engine.vocab_size) | modules).items():
         engine.drafter.current = drafter
         assert engine.client.generate(prompt, NEW, sampling).tokens == plain, name

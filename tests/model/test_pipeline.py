@@ -191,3 +191,24 @@ def test_the_rank_of_the_right_token_among_the_candidates_is_counted(engine: Loc
     assert counts is not None
     assert counts.ranked == counts.rejected
     assert counts.hits == [0, 0, counts.ranked, counts.ranked, counts.ranked]
+
+
+def test_a_prompt_that_begins_alike_is_not_computed_again_and_nothing_changes(
+    tiny_model: Path, engine: LocalEngine
+) -> None:
+    engine.drafter.current = NgramDrafter(6, 1)
+    rng = random.Random(4)
+    other = [rng.randrange(30, 500) for _ in range(90)]
+    conversation = [rng.randrange(30, 500) for _ in range(150)]
+    cached = []
+    for turn in range(3):
+        RecordingSampler.seen = {}
+        result = engine.client.generate(conversation, 20, EVERYTHING)
+        cached.append(result.cached)
+        with local_engine(tiny_model, engine.split, max_model_len=1024, prefill_chunk=64) as fresh:
+            seen, RecordingSampler.seen = RecordingSampler.seen, {}
+            assert fresh.client.generate(conversation, 20, EVERYTHING).tokens == result.tokens
+        assert all(torch.equal(row, RecordingSampler.seen[position]) for position, row in seen.items()), turn
+        engine.client.generate(other, 3)  # another conversation has a slot of its own
+        conversation = [*conversation, *result.tokens, *other[:30]]
+    assert cached == [0, 128, 192]

@@ -80,6 +80,7 @@ class PipelineSim:
         jitter: float = 0.0,
         control: float = 0.01,
         draft_time: float = 0.0,
+        reuse: bool = False,
     ) -> None:
         self.now = 0.0
         self.computed = 0
@@ -88,6 +89,7 @@ class PipelineSim:
         self._jitter = jitter
         self._control_delay = control
         self._draft_time = draft_time
+        self._reuse = reuse
         self._acceptance = acceptance
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()
@@ -104,8 +106,9 @@ class PipelineSim:
         for number, request in enumerate(requests):
             self._outcome = Outcome()
             outcomes.append(self._outcome)
-            self._send_control([Open(0, self.schedule.epoch, len(request.prompt), Sampling(seed=0))])
-            self._apply(self.schedule.start(request.prompt, request.max_tokens, request.stop_tokens))
+            reused = self.schedule.reusable(request.prompt) if self._reuse else 0
+            self._send_control([Open(0, self.schedule.epoch, len(request.prompt), Sampling(seed=0), reused)])
+            self._apply(self.schedule.start(request.prompt, request.max_tokens, request.stop_tokens, reused))
             self._current = number
             if request.abort_after is not None:
                 self._after(request.abort_after, self._abort, number)

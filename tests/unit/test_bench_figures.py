@@ -90,9 +90,13 @@ def test_methods_measured_apart_are_marked() -> None:
         cell("none", 3, [answer("a", [1, 2])]),
     ]
     assert all(row.interleaved for row in rows(together))
+    beside_two = cell("single", 1, [answer("a", [1, 2])], beside=[Contender("none", 2), Contender("ngram", 2)])
+    assert all(row.interleaved for row in rows([*together, beside_two]))
+    alone = cell("hf", 1, [answer("a", [1, 2])], beside=[Contender("none", 2)])
+    assert {row.method for row in rows([*together, alone]) if not row.interleaved} == {"hf"}
     apart = [*together, cell("pdm", 2, [answer("a", [1, 2])])]
     assert {row.method for row in rows(apart) if not row.interleaved} == {"none", "ngram", "pdm"}
-    assert "Not measured prompt by prompt" in markdown(Results(PROVENANCE, {}, {}, rows(apart)))
+    assert "Not measured prompt by prompt" in markdown(Results(PROVENANCE, {}, {}, ["c"], 0.0, rows(apart)))
 
 
 # --- identity ---
@@ -111,7 +115,7 @@ def test_a_different_token_is_found_and_makes_an_error_row() -> None:
     wrong = by_method["ngram", 2]
     assert wrong.differing == 1
     assert wrong.error == "1 of 2 answers differ from none, n=2; first: one b at token 1"
-    assert wrong.error in markdown(Results(PROVENANCE, {}, {}, list(by_method.values())))
+    assert wrong.error in markdown(Results(PROVENANCE, {}, {}, ["c"], 0.0, list(by_method.values())))
 
 
 def test_prompts_that_differ_are_told_from_tokens_that_do() -> None:
@@ -136,9 +140,19 @@ def test_rehearsals_are_never_compared_and_always_marked() -> None:
         cell("scripted", 2, [answer("a", [7, 8])], rehearsal=True),
     ]
     assert differences(cells) == []
-    table = markdown(Results(PROVENANCE, {}, {}, rows(cells)))
+    table = markdown(Results(PROVENANCE, {}, {}, ["c"], 0.0, rows(cells)))
     assert "scripted (rehearsal)" in table
     assert "its text means nothing" in table
+
+
+def test_a_busy_machine_and_mixed_commits_are_told() -> None:
+    made = rows([cell("none", 2, [answer("a", [1, 2])])])
+    quiet = markdown(Results(PROVENANCE, {}, {}, ["c"], 0.1, made))
+    assert "not idle" not in quiet
+    assert "several commits" not in quiet
+    told = markdown(Results(PROVENANCE, {}, {}, ["c", "d"], 3.2, made))
+    assert "its load average was 3.2" in told
+    assert "several commits: c, d" in told
 
 
 # --- small parts ---

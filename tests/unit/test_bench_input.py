@@ -203,13 +203,14 @@ def test_a_stream_becomes_an_answer_with_a_time_for_every_token() -> None:
         (delta(1), 10),
         (delta(2, 3), 20),
         (event(choices=[{"delta": {}, "finish_reason": "stop"}]), 21),
-        (event(usage={"completion_tokens": 3}), 22),
+        (event(usage={"completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}), 22),
         (b"data: [DONE]\n", 23),
     ]
     for line, time in lines:
         collected.line(line, time)
     answer = collected.answer()
     assert (answer.prompt_ids, answer.tokens, answer.times_us) == ([4, 5], [1, 2, 3], [10, 20, 20])
+    assert (answer.cached, answer.computed) == (1, 1)
 
 
 def test_a_stream_that_breaks_or_miscounts_is_an_error() -> None:

@@ -55,7 +55,7 @@ class Bench:
     def __init__(self, folder: Path, groups: Sequence[Sequence[Contender]], prompts: int = 3) -> None:
         data_set = DataSet("one", [Prompt("one", f"q{i}", "text", i) for i in range(prompts)])
         self.folder = Folder(folder, SETTINGS, {"one": data_set.digest})
-        self.work = Work(groups, [0.0, 1.0], [data_set], 1, SETTINGS.max_tokens, "0" * 40)
+        self.work = Work(groups, [0.0, 1.0], [data_set], 1, SETTINGS.max_tokens, "0" * 40, 0.0)
         self.log: list[tuple[Contender, str, int]] = []
         self.fakes: list[Fake] = []
         self.fail_at: str | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from speculation.drafters.base import Draft, Drafter
+from speculation.drafters.base import Draft, Drafter, Start
 from speculation.drafters.combined import CombinedDrafter
 from speculation.drafters.ngram import NgramDrafter
 from workers.messages import Sampling
@@ -27,7 +27,7 @@ class Fixed(Drafter):
 def drafts(module: Fixed, text: Sequence[int], prompt: int) -> list[int | None]:
     """What is drafted at each position of `text` behind its first `prompt` tokens, if every token is verified."""
     drafter = CombinedDrafter(module, NgramDrafter(6, 1))
-    drafter.begin(text[:prompt], SAMPLING, 0)
+    drafter.begin(text[:prompt], SAMPLING, Start())
     made: list[int | None] = []
     for count in range(prompt, len(text)):
         draft = drafter.draft(text[:count])
@@ -63,7 +63,7 @@ def test_without_a_match_the_module_is_asked_and_waited_for() -> None:
 
 def test_candidates_of_both_are_kept_in_order() -> None:
     drafter = CombinedDrafter(Fixed(50, 0.1), NgramDrafter(6, 1))
-    drafter.begin(LOOP * 2, SAMPLING, 0)
+    drafter.begin(LOOP * 2, SAMPLING, Start())
     draft = drafter.draft(LOOP * 2)
     assert draft is not None
     assert draft.candidates == (1, 50, 99)
@@ -71,7 +71,7 @@ def test_candidates_of_both_are_kept_in_order() -> None:
 
 def test_guesses_behind_a_rejection_are_not_judged() -> None:
     drafter = CombinedDrafter(Fixed(50, 0.55), NgramDrafter(6, 1))
-    drafter.begin([9], SAMPLING, 0)
+    drafter.begin([9], SAMPLING, Start())
     for _ in range(30):
         drafter.draft([9, 8])
         drafter.draft([9, 8, 7])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.drafters.base import Draft
+from speculation.drafters.base import Draft, Start
 from speculation.drafters.choose import choose_drafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
@@ -46,8 +46,8 @@ def test_ngram_finds_the_latest_occurrence_of_the_longest_suffix(
     prompt: list[int], output: list[int], drafts: list[int], shortest: int, more: int
 ) -> None:
     drafter = NgramDrafter(shortest + more, shortest)
-    drafter.begin([1, 2, 3], SAMPLING, 0)
-    drafter.begin(prompt, SAMPLING, 0)
+    drafter.begin([1, 2, 3], SAMPLING, Start())
+    drafter.begin(prompt, SAMPLING, Start())
     tokens = list(prompt)
     for token in output:
         tokens.append(token)
@@ -63,15 +63,15 @@ def test_ngram_refuses_lengths_that_make_no_sense() -> None:
 
 def test_a_script_is_replayed_and_wrong_where_it_says_so() -> None:
     drafter = ScriptedDrafter(Script([Recording([9, 9]), Recording([1, 2, 3, 4], frozenset({3}))]), vocab_size=5)
-    drafter.begin([1], SAMPLING, 0)
+    drafter.begin([1], SAMPLING, Start())
     assert [drafter.draft([0] * position) for position in range(1, 5)] == [Draft((2,)), Draft((3,)), Draft((0,)), None]
-    drafter.begin([7], SAMPLING, 0)
+    drafter.begin([7], SAMPLING, Start())
     assert drafter.draft([7]) is None
 
 
 def test_a_script_is_wrong_as_often_as_it_says() -> None:
     drafter = ScriptedDrafter(Script([Recording([0] * 4000, wrong_probability=0.3)]), vocab_size=2)
-    drafter.begin([0], SAMPLING, 0)
+    drafter.begin([0], SAMPLING, Start())
     wrong = sum(drafter.draft([0] * position) == Draft((1,)) for position in range(1, 4000))
     assert 0.27 < wrong / 3999 < 0.33
 
@@ -80,7 +80,7 @@ def test_choose_reads_the_script(tmp_path: Path) -> None:
     path = tmp_path / "script.json"
     path.write_bytes(msgspec.json.encode(Script([Recording([1, 2])])))
     drafter = choose_drafter(engine(DrafterConfig("scripted", script=str(path))), 10)
-    drafter.begin([1], SAMPLING, 0)
+    drafter.begin([1], SAMPLING, Start())
     assert drafter.draft([1]) == Draft((2,))
 
 

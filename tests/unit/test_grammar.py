@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
-from speculation.drafters.base import Draft, Drafter
+from speculation.drafters.base import Draft, Drafter, Start
 from speculation.drafters.forced import ForcedDrafter
 from tests.small_model import EOS, VOCAB_SIZE, byte_level_tokenizer, write_model_folder
 from workers.grammar import GrammarFailed, GrammarMatcher, Grammars, only_choice, permits
@@ -103,7 +103,7 @@ class Guesser(Drafter):
         self.guess = guess
         self.asked = 0
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling, epoch: int) -> None:
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         self.asked = 0
 
     def draft(self, tokens: Sequence[int]) -> Draft | None:
@@ -115,7 +115,7 @@ def test_forced_tokens_are_drafted_without_asking_the_drafter(grammars: Grammars
     inner = Guesser(EOS)
     drafter = ForcedDrafter(inner, grammars)
     prompt = [7, 8, 9]
-    drafter.begin(prompt, Sampling(seed=0, grammar=GRAMMAR), 0)
+    drafter.begin(prompt, Sampling(seed=0, grammar=GRAMMAR), Start())
     tokens = [*prompt, ANSWER[0]]
     drafter.verified(tokens, len(tokens))
     while inner.asked == 0:
@@ -132,7 +132,7 @@ def test_forced_tokens_are_drafted_without_asking_the_drafter(grammars: Grammars
 
 def test_a_rejected_draft_is_forgotten(grammars: Grammars) -> None:
     drafter = ForcedDrafter(Guesser(ANSWER[5]), grammars)
-    drafter.begin([7], Sampling(seed=0, grammar=GRAMMAR), 0)
+    drafter.begin([7], Sampling(seed=0, grammar=GRAMMAR), Start())
     drafter.verified([7, ANSWER[0]], 2)
     drafter.draft([7, ANSWER[0], EOS, EOS])
     for count in range(2, len(ANSWER) + 1):
@@ -144,6 +144,6 @@ def test_a_rejected_draft_is_forgotten(grammars: Grammars) -> None:
 
 def test_without_a_grammar_it_is_the_drafter_itself(grammars: Grammars) -> None:
     drafter = ForcedDrafter(Guesser(77), grammars)
-    drafter.begin([7], Sampling(seed=0), 0)
+    drafter.begin([7], Sampling(seed=0), Start())
     drafter.verified([7, 8], 2)
     assert drafter.draft([7, 8]) == Draft((77,))

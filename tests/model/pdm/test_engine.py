@@ -32,9 +32,7 @@ class RecordedPdm(PdmDrafter):
     """Remembers its drafts by the first position of the epoch and the number of tokens before the draft."""
 
     def __init__(self, module: DraftModule, embedding: torch.Tensor, split: tuple[int, ...]) -> None:
-        super().__init__(
-            DraftRuntime(module, split, CAPACITY), embedding, module.draft_to_target, module.config.vocab_size, CAPACITY
-        )
+        super().__init__(lambda: DraftRuntime(module, split, CAPACITY), embedding, module, CAPACITY)
         self.drafts: dict[tuple[int, tuple[int, ...]], Draft] = {}
 
     def draft(self, tokens: Sequence[int]) -> Draft | None:
@@ -125,9 +123,9 @@ def test_a_draft_is_the_one_of_a_pass_over_the_whole_text(
     for (origin, tokens), draft in pdm.drafts.items():
         newest = len(tokens) - 1
         # Anchors of rejected drafts have been overwritten: only what became the text can be computed again.
-        if list(tokens) == text[: len(tokens)] and newest < pdm._filled(len(split)):
+        if list(tokens) == text[: len(tokens)] and newest < pdm._slot.filled(len(split)):
             fresh = DraftRuntime(module, split, CAPACITY)
-            logits = fresh.draft(fresh.plan(origin, newest), pdm._buffer[: newest + 1])
+            logits = fresh.draft(fresh.plan(origin, newest), pdm._slot.buffer[: newest + 1])
             assert draft.token == int(logits.argmax()), (origin, newest)
             checked += 1
     assert checked > NEW / 3

@@ -1,0 +1,74 @@
+"""`python -m speculation.bench.validate`: the simulation against real processes with emulated stages.
+
+Runs a grid of points, fits the costs of orchestration to every fourth of them, and compares the rest with what is
+predicted. Takes about a quarter of an hour; the machine should be otherwise idle.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from speculation.bench.cycle_cost import Point, measure, points
+from speculation.simulate.fit import Run, error, fit, predict
+from workers.errors import ConfigError
+
+_STAGES = (2, 4, 8)
+_STAGE_MS = (2.0, 5.0)
+_ACCEPTANCES = (1.0, 0.8, 0.6)
+_DELTAS = (0, 1)
+_FIT_TO_EVERY = 4
+_CLOSE = 0.05
+
+
+def grid() -> list[Point]:
+    """All points: 42."""
+    return [point for stages in _STAGES for point in points(stages, _STAGE_MS, _ACCEPTANCES, _DELTAS)]
+
+
+def report(runs: Sequence[Run]) -> str:
+    """A Markdown table of the runs that the costs were not fitted to, and how many are predicted closely."""
+    costs = fit(runs[::_FIT_TO_EVERY])
+    held_out = [run for place, run in enumerate(runs) if place % _FIT_TO_EVERY]
+    errors = [error(run, costs, tokens=2000) for run in held_out]
+    close = sum(abs(value) <= _CLOSE for value in errors)
+    lines = [
+        f"Fitted to {len(runs) - len(held_out)} other runs: control {costs.control_ms:g} ms, commit "
+        f"{costs.commit_ms:g} ms, overhead {costs.overhead_ms:g} ms a frame.",
+        f"{close} of {len(held_out)} predictions are within {100 * _CLOSE:g} %.",
+        "",
+        "| n | stage ms | acceptance | δ | emulated tok/s | predicted | error |",
+        "|" + " --- |" * 7,
+    ]
+    for run, value in zip(held_out, errors, strict=True):
+        acceptance = "none" if run.acceptance is None else f"{run.acceptance:.3f}"
+        lines.append(
+            f"| {run.stages} | {run.stage_ms:g} | {acceptance} | {run.delta} | {run.tokens_per_second:.1f} | "
+            f"{predict(run, costs, tokens=2000):.1f} | {100 * value:+.1f} % |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0, or 2 where a group failed."""
+    parser = argparse.ArgumentParser(prog="python -m speculation.bench.validate", description=__doc__)
+    parser.add_argument("--tokens", type=int, default=400, help="a run")
+    options = parser.parse_args(arguments)
+    runs = []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for point in tqdm(grid(), unit="run"):
+                row = measure(point, options.tokens, Path(folder) / "serve.log")
+                runs.append(Run(point.stages, point.stage_ms, point.delta, row.acceptance, row.tokens_per_second))
+    except ConfigError as failure:
+        sys.stderr.write(f"{failure}\n")
+        return 2
+    sys.stdout.write(report(runs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

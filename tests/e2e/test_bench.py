@@ -1,0 +1,151 @@
+"""`echelon bench` and `echelon simulate` as a user starts them, on the `tiny` model."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.serving import children, command, wait_until
+
+pytestmark = pytest.mark.timeout(280)
+
+_SECONDS = 240
+
+
+def echelon(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "server.cli", *arguments]
+
+
+def finish(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(echelon(*arguments), capture_output=True, text=True, timeout=_SECONDS, check=False)
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prompts")
+    lines = [{"question_id": i, "turns": [f"Question {i}: what is a pipeline, what is a pipeline?"]} for i in range(3)]
+    (folder / "short.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured(prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], str]:
+    """A finished bench: its folder, its arguments, and the table it printed."""
+    out = tmp_path_factory.mktemp("bench")
+    arguments = ["bench", "tiny", "--prompts", str(prompts), "--out", str(out), "--limit", "2", "--max-tokens", "24"]
+    arguments += ["--methods", "none,ngram,hf", "--temperature", "0,1"]
+    done = finish(*arguments)
+    assert done.returncode == 0, done.stderr
+    return out, arguments, done.stdout
+
+
+def results(out: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return content
+
+
+def test_every_method_gives_the_same_tokens_and_a_row_of_figures(measured: tuple[Path, list[str], str]) -> None:
+    out, _, table = measured
+    rows = {(row["method"], row["temperature"]): row for row in results(out)["rows"]}
+    assert set(rows) == {(method, temperature) for method in ("none", "ngram", "hf") for temperature in (0, 1)}
+    for row in rows.values():
+        assert row["error"] is None
+        assert row["prompts"] == 2
+        assert row["tokens_per_second"] > 0
+        assert row["interleaved"]
+    assert rows["none", 0]["E"] == 1
+    assert rows["none", 0]["acceptance"] is None
+    ngram = rows["ngram", 1]
+    assert ngram["tokens_per_cycle"] >= 0.5
+    assert set(ngram["hit_at"] or {"1": 0}) <= {"1", "2", "4", "8", "16"}
+    assert table.count("\n| ") >= 7
+
+
+def test_results_say_how_they_were_made_without_paths_of_this_machine(measured: tuple[Path, list[str], str]) -> None:
+    out, _, _ = measured
+    content = results(out)
+    assert content["provenance"]["command"].startswith("echelon bench tiny --prompts ")
+    assert str(out.parent) not in json.dumps(content)
+    assert content["provenance"]["versions"]["torch"]
+    assert set(content["data"]) == {"short"}
+
+
+def test_a_finished_bench_is_not_measured_again(measured: tuple[Path, list[str], str]) -> None:
+    out, arguments, _ = measured
+    before = results(out)["rows"]
+    again = finish(*arguments)
+    assert again.returncode == 0, again.stderr
+    assert results(out)["rows"] == before
+
+
+def test_other_settings_need_another_folder(measured: tuple[Path, list[str], str]) -> None:
+    _, arguments, _ = measured
+    refused = finish(*arguments, "--max-tokens", "25")
+    assert refused.returncode == 2
+    assert "max_tokens 24, not 25" in refused.stderr
+
+
+def test_an_interrupted_bench_leaves_no_process(prompts: Path, tmp_path: Path) -> None:
+    arguments = ["bench", "tiny", "--prompts", str(prompts), "--out", str(tmp_path), "--methods", "none"]
+    running = subprocess.Popen(echelon(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    started: set[int] = set()
+
+    def stages_are_up() -> bool:
+        launchers = children(running.pid)
+        engine = [child for launcher in launchers for child in children(launcher)]
+        started.update(launchers, engine)
+        return any("--stage" in command(pid) for pid in engine)
+
+    wait_until(stages_are_up, 60)
+    running.send_signal(signal.SIGTERM)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 3
+    assert b"run the same command again" in said
+    wait_until(lambda: not any(command(pid) for pid in started), 20)
+
+
+def test_emulated_rehearsals_are_marked(prompts: Path, tmp_path: Path) -> None:
+    done = finish(
+        *("bench", "tiny", "--prompts", str(prompts), "--out", str(tmp_path), "--limit", "1", "--max-tokens", "40"),
+        *("--methods", "scripted", "--scripted-acceptance", "1", "--stages", "3", "--emulate-stage-ms", "4"),
+        "--ignore-eos",
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = results(tmp_path)["rows"]
+    assert row["rehearsal"]
+    assert row["emulated_stage_ms"] == 4
+    assert row["acceptance"] == 1
+    assert row["tokens_per_cycle"] == pytest.approx(39 / 41)  # the first token fills the pipeline
+    assert row["tokens_per_second"] < 1000 / 4 * 1.1
+    assert all(stage["emulate"] > 0 for stage in row["stage_shares"])
+    assert "scripted (rehearsal) (emulated)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bench", "tiny", "--prompts", os.devnull, "--out", "x", "--methods", "magic"], "--methods magic"),
+        (["simulate", "--box", "abacus"], "--box abacus"),
+        (["simulate", "--stage-ms", "0"], "stage_ms"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], said: str) -> None:
+    refused = finish(*arguments)
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_simulate_answers_whether_it_would_help() -> None:
+    done = finish("simulate", "--box", "8xh100,8x3090-x4", "--model", "8b,70b")
+    assert done.returncode == 0, done.stderr
+    assert "no: tensor parallelism" in done.stdout
+    assert "yes: " in done.stdout
+    own = finish("simulate", "--stage-ms", "5,5,5,5,5,5,5,5", "--acceptance", "1")
+    assert "| none | 25.0 |" in own.stdout
+    assert "| 1 | 199" in own.stdout
