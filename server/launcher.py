@@ -28,6 +28,7 @@ from server.settings import ServerSettings, save_settings
 from workers.bus import encode, open_socket
 from workers.config import EngineConfig, save_config
 from workers.errors import ConfigError
+from workers.lifecycle import die_with_parent
 from workers.messages import FromEngine, Probe, Status
 from workers.model_bytes import layer_bytes
 from workers.model_facts import read_facts
@@ -46,6 +47,7 @@ class _Stopped(BaseException):
 
 def serve(model: str, engine_options: EngineOptions, server_options: ServerOptions) -> int:
     """Serves until told to stop; returns an exit code. Raises `ConfigError` for anything the flags got wrong."""
+    die_with_parent()
     server_options.check()
     check_port_is_free(server_options.host, server_options.port)
     with stop_signals():
