@@ -140,8 +140,19 @@ def serve_command(
     ] = Transport.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a stage", rich_help_panel=PIPELINE)] = 1,
     prefill_chunk: Annotated[
-        int, typer.Option(min=1, help="Prompt tokens that move through the pipeline together", rich_help_panel=PIPELINE)
-    ] = 256,
+        int,
+        typer.Option(
+            min=1,
+            help="Prompt tokens that move through the pipeline together; whole chunks are reused by later prompts",
+            rich_help_panel=PIPELINE,
+        ),
+    ] = 128,
+    sequences: Annotated[
+        int,
+        typer.Option(
+            min=1, help="KV slots: conversations whose beginnings are kept in the cache", rich_help_panel=PIPELINE
+        ),
+    ] = 2,
     stall_timeout: Annotated[
         float,
         typer.Option(help="Seconds without an answer after which a stage is restarted", rich_help_panel=PIPELINE),
@@ -217,6 +228,7 @@ def serve_command(
             transport=transport.value,
             threads=threads,
             prefill_chunk=prefill_chunk,
+            sequences=sequences,
             delta=delta,
             drafter=choose_drafter_config(drafting, target, shipped_module(target), device),
             emulate_stage_ms=emulate_stage_ms,

@@ -50,7 +50,8 @@ class EngineOptions:
     max_model_len: int | None = None
     transport: TransportName | Literal["auto"] = "auto"
     threads: int = 1
-    prefill_chunk: int = 256
+    prefill_chunk: int = 128
+    sequences: int = 2
     delta: int = 0
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
     emulate_stage_ms: float = 0.0
@@ -71,6 +72,7 @@ def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) 
         transport = "nccl" if len(set(devices)) == len(split) else "inprocess"
     _require(transport != "nccl" or not on_cpu, "--transport nccl needs --device cuda; on CPUs use zmq or gloo")
     _require(options.prefill_chunk >= 1, "--prefill-chunk must be at least 1 token")
+    _require(options.sequences >= 1, "--sequences must be at least 1")
     _require(options.delta >= 0, "--delta must be 0 or more")
     _require(options.threads >= 1, "--threads must be at least 1")
     _require(options.emulate_stage_ms >= 0, "--emulate-stage-ms must be 0 or more")
@@ -85,6 +87,7 @@ def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) 
         transport=transport,
         threads=options.threads,
         prefill_chunk=options.prefill_chunk,
+        sequences=options.sequences,
         delta=options.delta,
         drafter=options.drafter,
         emulate_stage_ms=options.emulate_stage_ms,

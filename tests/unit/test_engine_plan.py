@@ -55,6 +55,7 @@ def test_cuda_takes_one_device_a_stage_over_nccl_and_one_device_in_process() -> 
         (EngineOptions(max_model_len=1), "--max-model-len"),
         (EngineOptions(prefill_chunk=0), "--prefill-chunk"),
         (EngineOptions(delta=-1), "--delta"),
+        (EngineOptions(sequences=0), "--sequences"),
         (EngineOptions(threads=0), "--threads"),
         (EngineOptions(emulate_stage_ms=-1), "--emulate-stage-ms"),
         (EngineOptions(stall_timeout=0), "--stall-timeout"),
