@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct: what `prepare` makes of it, and its tokens against Hugging Face `generate`.
+"""SmolLM2-135M-Instruct: what `prepare` makes of it. (Its tokens are compared in test_default_model_identity.py.)
 
 The model stays in the ordinary cache (ECHELON_CACHE), so only the first run on a machine downloads and converts it.
 """
@@ -9,15 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from safetensors import safe_open
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.model.pipeline import Pipeline
-from workers.model_bytes import layer_bytes
-from workers.split import balance
 
 TEXT = (
     "In 1969 three people travelled to the Moon. Two of them walked on it, while the third one stayed in orbit "
@@ -35,11 +31,6 @@ def folder() -> Path:
 @pytest.fixture(scope="module")
 def tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
-
-
-@pytest.fixture(scope="module")
-def reference(folder: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def test_folder(folder: Path) -> None:
@@ -72,27 +63,3 @@ def test_answers_sensibly(folder: Path, tokenizer: Tokenizer) -> None:
     text = ImmutableSandboxedEnvironment().from_string(template).render(messages=messages, add_generation_prompt=True)
     tokens = Pipeline(folder, (15, 15)).greedy(tokenizer.encode(text).ids, 10)
     assert tokenizer.decode(tokens[: tokens.index(2)]) == "The capital of France is Paris."
-
-
-@pytest.mark.parametrize("length", [1, 2, 40])
-def test_greedy_tokens_equal_generate(
-    folder: Path, tokenizer: Tokenizer, reference: PreTrainedModel, length: int
-) -> None:
-    prompt = tokenizer.encode(TEXT).ids[:length]
-    assert len(prompt) == length
-    output = reference.generate(
-        torch.tensor([prompt]),
-        attention_mask=torch.ones(1, length, dtype=torch.long),
-        max_new_tokens=16,
-        min_new_tokens=16,
-        do_sample=False,
-    )
-    expected = output[0, length:].tolist()
-    sizes, head = layer_bytes(folder)
-    logits = None
-    for stages in (1, 3, 5):
-        found = Pipeline(folder, balance(sizes, head, stages)).greedy_logits(prompt, 16)
-        assert [int(row.argmax()) for row in found] == expected
-        if logits is not None:
-            assert all(torch.equal(one, other) for one, other in zip(logits, found, strict=True)), stages
-        logits = found
