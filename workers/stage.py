@@ -125,7 +125,6 @@ class Stage:
         clock, timings = time.perf_counter_ns, self.timings
         mark = clock()
         while True:
-            self._listen(wait=False)
             while (frame := self._lookahead.pop()) is None:
                 if self._leaving:
                     return
@@ -167,8 +166,9 @@ class Stage:
 
     def _report(self, frame: Frame, sample: Sample) -> None:
         assert self._tail is not None
-        self._listen(wait=False)
-        sample = self._tail.rehearse(sample, self._lookahead.follower(frame))
+        if self._tail.rehearses:
+            self._listen(wait=False)  # the draft may have been announced while the stage was asleep
+            sample = self._tail.rehearse(sample, self._lookahead.follower(frame))
         if sample.token is not None:
             self._lookahead.sampled(frame, sample.token)
         self._channel.report(sample)

@@ -113,6 +113,11 @@ class Tail:
             raise GrammarFailed("this engine has no grammars: the model folder holds no tokenizer.json")
         return None
 
+    @property
+    def rehearses(self) -> bool:
+        """Whether samples have to go through `rehearse`."""
+        return self._acceptance is not None
+
     def rehearse(self, sample: Sample, draft: int | None) -> Sample:
         """In a rehearsal, replaces the sample so that `draft` is accepted with the given probability."""
         if self._acceptance is None or draft is None or sample.token is None:
