@@ -10,7 +10,9 @@ import zmq
 
 from speculation.channels import Channels
 from speculation.drafters.choose import choose_drafter, with_forced_tokens
+from speculation.drafters.governed import GovernedDrafter
 from speculation.engine import Engine
+from speculation.governor import Governor
 from workers.config import EngineConfig, load_config
 from workers.errors import ConfigError, EchelonError
 from workers.lifecycle import die_with_parent
@@ -40,10 +42,14 @@ def serve(config: EngineConfig) -> None:
     """Runs the engine until SIGTERM or SIGINT; with the in-process transport the stages run here too, in threads."""
     model = Path(config.model)
     vocab_size = read_facts(model).vocab_size
-    drafter = with_forced_tokens(choose_drafter(config, vocab_size), config.drafter, model)
+    governor = Governor(config.stages)
+    drafter = choose_drafter(config, vocab_size)
+    if not config.drafter.always:
+        drafter = GovernedDrafter(drafter, governor)
+    drafter = with_forced_tokens(drafter, config.drafter, model)
     context: zmq.Context[Any] = zmq.Context()
     channels = Channels(context, config.endpoints)
-    engine = Engine(config, vocab_size, drafter, channels)
+    engine = Engine(config, vocab_size, drafter, channels, governor)
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: engine.stop())
     threads = []

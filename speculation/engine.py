@@ -52,7 +52,10 @@ class _Request:
 class Engine:
     """Serves one request at a time, first come first served, with every stage at work on it."""
 
-    def __init__(self, config: EngineConfig, vocab_size: int, drafter: Drafter, channels: Channels) -> None:
+    def __init__(
+        self, config: EngineConfig, vocab_size: int, drafter: Drafter, channels: Channels, governor: Governor
+    ) -> None:
+        """`governor` is told how decoding goes; the drafter may ask it (`GovernedDrafter`)."""
         self._config = config
         self._drafter = drafter
         self._channels = channels
@@ -71,7 +74,7 @@ class Engine:
         self._full_cycles = 0
         self._full_cycle_ns = 0
         self._last_sample_ns = 0
-        self._governor = Governor(config.stages)
+        self._governor = governor
         self._drafts = 0
         self._draft_ns = 0
         self._candidates: dict[int, tuple[int, ...]] = {}  # of drafts that are not verified yet, by position
@@ -227,7 +230,7 @@ class Engine:
     def _draft(self) -> bool:
         """Makes a draft if one is wanted, and returns whether it did; a sample may be waiting before the next."""
         schedule = self._schedule
-        if not schedule.wants_draft() or not (self._config.drafter.always or self._governor.drafting):
+        if not schedule.wants_draft():
             return False
         started = time.perf_counter_ns()
         draft = self._drafter.draft(schedule.tokens)

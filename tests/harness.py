@@ -15,6 +15,7 @@ from speculation.channels import Channels
 from speculation.drafters.base import Draft, Drafter, Start
 from speculation.drafters.none import NoDrafter
 from speculation.engine import Engine
+from speculation.governor import Governor
 from workers.bus import encode, open_socket
 from workers.config import DrafterConfig, Endpoints, EngineConfig
 from workers.host import start_threads
@@ -177,7 +178,7 @@ def local_engine(
     context: zmq.Context[Any] = zmq.Context()
     drafter = SwitchableDrafter(anchors)
     channels = Channels(context, config.endpoints)
-    engine = Engine(config, vocab_size, drafter, channels)
+    engine = Engine(config, vocab_size, drafter, channels, Governor(config.stages))
     failures: list[Exception] = []
 
     def run() -> None:

@@ -61,3 +61,39 @@ class Drafter(ABC):
 
         None means no guess for now; the engine asks again after the next event.
         """
+
+
+class DrafterWrapper(Drafter):
+    """Is the drafter it wraps, but for what a subclass does differently."""
+
+    def __init__(self, inner: Drafter) -> None:
+        self.anchors = inner.anchors
+        self._inner = inner
+
+    def kept(self, slot: int) -> int | None:
+        """What the wrapped drafter has kept."""
+        return self._inner.kept(slot)
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
+        """For the wrapped drafter."""
+        self._inner.begin(prompt, sampling, start)
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        """For the wrapped drafter."""
+        self._inner.verified(tokens, count)
+
+    def rejected(self, position: int, epoch: int) -> None:
+        """For the wrapped drafter."""
+        self._inner.rejected(position, epoch)
+
+    def tap(self, tap: Tap) -> None:
+        """For the wrapped drafter."""
+        self._inner.tap(tap)
+
+    def advance(self) -> bool:
+        """The wrapped drafter's work ahead."""
+        return self._inner.advance()
+
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
+        """The wrapped drafter's guess."""
+        return self._inner.draft(tokens)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from speculation.drafters.base import Draft, Drafter, Start
+from speculation.drafters.base import Draft, Drafter, DrafterWrapper, Start
 from workers.grammar import GrammarFailed, GrammarMatcher, Grammars, only_choice, permits
-from workers.messages import Sampling, Tap
+from workers.messages import Sampling
 
 
-class ForcedDrafter(Drafter):
+class ForcedDrafter(DrafterWrapper):
     """Wraps a drafter. Without a grammar it is that drafter.
 
     With one, the only legal token is the draft, and a guess that is not legal is no draft: it would be rejected for
@@ -15,15 +15,10 @@ class ForcedDrafter(Drafter):
     """
 
     def __init__(self, inner: Drafter, grammars: Grammars) -> None:
-        self.anchors = inner.anchors
-        self._inner = inner
+        super().__init__(inner)
         self._grammars = grammars
         self._matcher: GrammarMatcher | None = None
         self._prompt_tokens = 0
-
-    def kept(self, slot: int) -> int | None:
-        """What the other drafter has kept."""
-        return self._inner.kept(slot)
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Compiles the grammar, if there is one."""
@@ -32,24 +27,12 @@ class ForcedDrafter(Drafter):
         self._prompt_tokens = len(prompt)
 
     def verified(self, tokens: Sequence[int], count: int) -> None:
-        """Follows the newest verified token, which may differ from what was drafted in its place."""
+        """Follows the newest verified token, which corrects the matcher where another one was drafted in its place."""
         self._inner.verified(tokens, count)
         if self._matcher is not None:
             place = count - self._prompt_tokens - 1
             if self._matcher.token(place) != tokens[count - 1]:
                 self._matcher.write(place, [tokens[count - 1]])
-
-    def rejected(self, position: int, epoch: int) -> None:
-        """For the other drafter; `verified` corrects the matcher."""
-        self._inner.rejected(position, epoch)
-
-    def tap(self, tap: Tap) -> None:
-        """For the other drafter."""
-        self._inner.tap(tap)
-
-    def advance(self) -> bool:
-        """The other drafter's work ahead."""
-        return self._inner.advance()
 
     def draft(self, tokens: Sequence[int]) -> Draft | None:
         """The only legal token, else the other drafter's guess if it is legal."""

@@ -7,6 +7,7 @@ import torch
 from speculation.drafters.pdm import PdmDrafter
 from speculation.pdm.authors import read_authors
 from speculation.pdm.checkpoint import load_module
+from speculation.pdm.quantized import quantize
 from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import read_tensor
 from workers.config import EngineConfig
@@ -18,7 +19,8 @@ from workers.progress import Progress
 def load_pdm(engine: EngineConfig) -> PdmDrafter:
     """The configured draft module for the engine's model and split.
 
-    On a CPU it is bfloat16 where the CPU multiplies that, else float32; elsewhere it has the engine's dtype.
+    On a CPU that multiplies bfloat16 it has that dtype, with weights of eight bits for drafts; on another CPU it is
+    float32; elsewhere it has the engine's dtype.
 
     Raises `ConfigError` where it belongs to another target or cannot be read.
     """
@@ -32,6 +34,8 @@ def load_pdm(engine: EngineConfig) -> PdmDrafter:
     with Progress(f"draft module {path.name}: loading on {device}"):
         read = read_authors if path.suffix == ".pt" else load_module
         module = read(path, model, config.module_target).to(device, dtype).eval().requires_grad_(False)
+        if device.type == "cpu" and dtype is torch.bfloat16:
+            quantize(module)
         embedding = read_tensor(model, EMBEDDING).to(device, dtype)
     capacity = engine.max_model_len
     return PdmDrafter(lambda: DraftRuntime(module, engine.split, capacity), embedding, module, capacity)

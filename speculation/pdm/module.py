@@ -87,14 +87,13 @@ class DraftModule(nn.Module):
 
     def new_cache(self, capacity: int) -> DraftCache:
         """An empty cache for one sequence of up to `capacity` tokens, of the module's dtype and device."""
-        weight = self.lm_head.weight
         return DraftCache(
             self.config.layers,
             self.kv_heads,
             capacity,
             self.head_dim,
-            dtype=weight.dtype,
-            device=weight.device,
+            dtype=self.final_norm.dtype,
+            device=self.final_norm.device,
         )
 
     def features(self, kind: int, anchors: Tensor) -> Tensor:
