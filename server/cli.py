@@ -204,6 +204,14 @@ def serve_command(
     emulate_stage_ms: Annotated[
         float, typer.Option(help="Make every stage take at least this long a frame, asleep", rich_help_panel=MEASURING)
     ] = 0.0,
+    hollow_stages: Annotated[
+        bool,
+        typer.Option(
+            "--hollow-stages",
+            help="Rehearsal: stages compute nothing, to measure the rest of a cycle; the text then means nothing",
+            rich_help_panel=MEASURING,
+        ),
+    ] = False,
 ) -> None:
     """Serve MODEL over an OpenAI-compatible API, its layers split over pipeline stages."""
     target = display_name(model)
@@ -232,6 +240,7 @@ def serve_command(
             delta=delta,
             drafter=choose_drafter_config(drafting, target, shipped_module(target), device),
             emulate_stage_ms=emulate_stage_ms,
+            hollow_stages=hollow_stages,
             stall_timeout=stall_timeout,
         )
         code = serve(

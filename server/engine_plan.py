@@ -55,6 +55,7 @@ class EngineOptions:
     delta: int = 0
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
     emulate_stage_ms: float = 0.0
+    hollow_stages: bool = False
     stall_timeout: float = 20.0
 
 
@@ -76,6 +77,10 @@ def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) 
     _require(options.delta >= 0, "--delta must be 0 or more")
     _require(options.threads >= 1, "--threads must be at least 1")
     _require(options.emulate_stage_ms >= 0, "--emulate-stage-ms must be 0 or more")
+    _require(
+        not options.hollow_stages or (on_cpu and options.drafter.name in ("none", "scripted")),
+        "--hollow-stages is for --device cpu and --drafter none or scripted: there is nothing to draft from",
+    )
     _require(options.stall_timeout > 0, "--stall-timeout must be more than 0 seconds")
     return EngineConfig(
         model=str(model.folder),
@@ -91,6 +96,7 @@ def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) 
         delta=options.delta,
         drafter=options.drafter,
         emulate_stage_ms=options.emulate_stage_ms,
+        hollow_stages=options.hollow_stages,
         stall_timeout=options.stall_timeout,
     )
 

@@ -163,8 +163,8 @@ class Launcher:
         split = "+".join(str(layers) for layers in config.split)
         how = f"{config.stages} stages of {split} layers, drafter {config.drafter.name}"
         say(f"serving {self._name} at {base}/v1 ({how})")
-        if config.drafter.scripted_acceptance is not None:
-            say("this is a rehearsal: drafts are accepted by chance, and the text means nothing")
+        if config.rehearsal:
+            say("this is a rehearsal: the text means nothing")
         extra = "" if self._server_options.scheme == "http" else "--insecure "
         if self._server_options.api_keys:
             extra += f'-H "Authorization: Bearer ${KEYS_VARIABLE}" '

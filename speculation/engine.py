@@ -87,7 +87,7 @@ class Engine:
             delta=config.delta,
             max_model_len=config.max_model_len,
             vocab_size=vocab_size,
-            rehearsal=config.drafter.scripted_acceptance is not None,
+            rehearsal=config.rehearsal,
             emulated_stage_ms=config.emulate_stage_ms,
         )
 

@@ -55,7 +55,13 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delta: int = 0  # credits beyond one a stage
     drafter: DrafterConfig = DrafterConfig()
     emulate_stage_ms: float = 0.0
+    hollow_stages: bool = False  # stages take their emulated time and compute nothing: the text means nothing
     stall_timeout: float = 20.0  # seconds without an answer after which a stage is taken for hung
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the text means nothing: drafts are accepted by chance, or nothing is computed."""
+        return self.hollow_stages or self.drafter.scripted_acceptance is not None
 
     @property
     def stages(self) -> int:

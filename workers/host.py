@@ -13,6 +13,7 @@ from workers.bus import open_socket
 from workers.config import EngineConfig
 from workers.errors import ConfigError, PeerLost
 from workers.grammar import load_grammars
+from workers.hollow import HollowShard
 from workers.messages import Failure, Ready
 from workers.model_facts import read_facts
 from workers.progress import Progress
@@ -27,7 +28,8 @@ from workers.transport.inprocess import InProcessEdge
 from workers.transport.zeromq import ZmqInbound, ZmqOutbound
 
 Edges = tuple[Inbound | None, Outbound | None]
-EdgeMaker = Callable[[int, Shard], Edges]
+AnyShard = Shard | HollowShard
+EdgeMaker = Callable[[int, AnyShard], Edges]
 
 
 def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", make_edges: EdgeMaker) -> None:
@@ -77,8 +79,10 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         results.close()
 
 
-def load_shard(config: EngineConfig, index: int) -> Shard:
+def load_shard(config: EngineConfig, index: int) -> AnyShard:
     """The shard of stage `index`, with progress on stderr; raises `ConfigError` where it does not fit."""
+    if config.hollow_stages:
+        return HollowShard(config)
     torch.set_num_threads(config.threads)
     with Progress(f"stage {index}: loading {len(config.layers(index))} layers on {config.device(index)}") as progress:
         return Shard.load(
@@ -97,7 +101,7 @@ def load_shard(config: EngineConfig, index: int) -> Shard:
 def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMaker:
     """Edges between processes, by the configured transport."""
 
-    def over_zmq(index: int, shard: Shard) -> Edges:
+    def over_zmq(index: int, shard: AnyShard) -> Edges:
         endpoints, inbound, outbound = config.endpoints, None, None
         if index > 0:
             inbound = ZmqInbound(
@@ -112,7 +116,7 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
             outbound = ZmqOutbound(open_socket(context, zmq.PUSH, endpoints.data[index + 1], bind=False))
         return inbound, outbound
 
-    def over_torch(index: int, shard: Shard) -> Edges:
+    def over_torch(index: int, shard: AnyShard) -> Edges:
         if shard.device.type == "cuda":
             torch.cuda.set_device(shard.device)
         group = DistributedEdges(
@@ -134,7 +138,7 @@ def thread_edges(config: EngineConfig) -> EdgeMaker:
     """Edges between threads of this process."""
     edges = [InProcessEdge(i + 1, config.stall_timeout) for i in range(config.stages - 1)]
 
-    def between_threads(index: int, shard: Shard) -> Edges:
+    def between_threads(index: int, shard: AnyShard) -> Edges:
         return (edges[index - 1] if index > 0 else None), (edges[index] if index < config.stages - 1 else None)
 
     return between_threads

@@ -59,6 +59,8 @@ def test_cuda_takes_one_device_a_stage_over_nccl_and_one_device_in_process() -> 
         (EngineOptions(threads=0), "--threads"),
         (EngineOptions(emulate_stage_ms=-1), "--emulate-stage-ms"),
         (EngineOptions(stall_timeout=0), "--stall-timeout"),
+        (EngineOptions(hollow_stages=True, drafter=DrafterConfig("ngram")), "--hollow-stages"),
+        (EngineOptions(hollow_stages=True, device="cuda", drafter=DrafterConfig("none")), "--hollow-stages"),
     ],
 )
 def test_what_is_wrong_is_named(options: EngineOptions, message: str) -> None:
