@@ -1,4 +1,4 @@
-"""Asks the operating system for punctuality: where processes outnumber cores, a message must not wait for long."""
+"""Processes and cores: where the former outnumber the latter, a message must not wait for long."""
 
 import ctypes
 import gc
@@ -29,6 +29,11 @@ def be_punctual() -> None:
     attributes = _SCHED_ATTR.pack(_SCHED_ATTR.size, _SCHED_OTHER, 0, os.nice(0), 0, _SLICE_NS, 0, 0)
     libc.syscall(call, 0, ctypes.c_char_p(attributes), 0)
     libc.prctl(_PR_SET_TIMERSLACK, _TIMER_SLACK_NS, 0, 0, 0)
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if sys.platform.startswith("linux") else os.cpu_count() or 1
 
 
 def settle() -> None:

@@ -11,6 +11,7 @@ from speculation.drafters.scripted import MadeUpDrafter, ScriptedDrafter, load_s
 from workers.config import DrafterConfig, EngineConfig
 from workers.errors import ConfigError
 from workers.grammar import load_grammars
+from workers.scheduling import available_cores
 
 
 def choose_drafter(engine: EngineConfig, vocab_size: int) -> Drafter:
@@ -24,12 +25,21 @@ def choose_drafter(engine: EngineConfig, vocab_size: int) -> Drafter:
         from speculation.drafters.load_pdm import load_pdm  # imports torch: only where the module runs
 
         module = load_pdm(engine)
-        return module if config.name == "pdm" else CombinedDrafter(module, ngram(config))
+        if config.name == "pdm":
+            return module
+        return CombinedDrafter(module, ngram(config), module_delays_stages=_shares_cores(engine))
     if config.scripted_acceptance is not None and config.script is None:
         return MadeUpDrafter(vocab_size)
     if config.script is not None and config.scripted_acceptance is None:
         return ScriptedDrafter(load_script(Path(config.script)), vocab_size)
     raise ConfigError("--drafter scripted needs either --script FILE or --scripted-acceptance P, not both")
+
+
+def _shares_cores(engine: EngineConfig) -> bool:
+    """Whether the draft module and the stages have fewer cores between them than threads."""
+    if engine.drafter.device != "cpu" or engine.devices[0] != "cpu":
+        return False
+    return available_cores() < engine.stages * engine.threads + engine.drafter.threads
 
 
 def ngram(config: DrafterConfig) -> NgramDrafter:
