@@ -13,6 +13,7 @@ from speculation.drafters.choose import choose_drafter, with_forced_tokens
 from speculation.drafters.governed import GovernedDrafter
 from speculation.engine import Engine
 from speculation.governor import Governor
+from speculation.policy import choose_policy
 from workers.config import EngineConfig, load_config
 from workers.errors import ConfigError, EchelonError
 from workers.lifecycle import die_with_parent
@@ -41,6 +42,7 @@ def main() -> int:
 def serve(config: EngineConfig) -> None:
     """Runs the engine until SIGTERM or SIGINT; with the in-process transport the stages run here too, in threads."""
     model = Path(config.model)
+    policy = choose_policy(config)
     vocab_size = read_facts(model).vocab_size
     governor = Governor(config.stages)
     drafter = choose_drafter(config, vocab_size)
@@ -49,7 +51,7 @@ def serve(config: EngineConfig) -> None:
     drafter = with_forced_tokens(drafter, config.drafter, model)
     context: zmq.Context[Any] = zmq.Context()
     channels = Channels(context, config.endpoints)
-    engine = Engine(config, vocab_size, drafter, channels, governor)
+    engine = Engine(config, vocab_size, policy, drafter, channels, governor)
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: engine.stop())
     threads = []
