@@ -44,6 +44,10 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     for width, count in zip(HIT_RANKS, counts.hits, strict=True):
         hits.add_metric([str(width)], count)
     yield hits
+    yield _counter("speculation_bounded", "Verified drafts of sampled tokens, with known probabilities", counts.bounded)
+    yield _counter(
+        "speculation_bound", "Sum over these of the best acceptance there could be, sum min(p, q)", counts.bound
+    )
     yield _counter("full_cycles", "Cycles timed with the pipeline full", status.full_cycles)
     yield _counter("full_cycle_seconds", "Time of the full cycles", status.full_cycle_ns / _NS)
     yield _counter("drafts", "Drafts asked for", status.drafts)

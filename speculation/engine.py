@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from speculation.channels import Channels
-from speculation.drafters.base import Drafter, Start
+from speculation.drafters.base import Draft, Drafter, Start
 from speculation.governor import Governor
 from speculation.health import PingRounds
 from speculation.policy import FramePolicy
@@ -84,7 +84,7 @@ class Engine:
         self._governor = governor
         self._drafts = 0
         self._draft_ns = 0
-        self._candidates: dict[int, tuple[int, ...]] = {}  # of drafts that are not verified yet, by position
+        self._open_drafts: dict[int, Draft] = {}  # those not verified yet, by position
         self._next_look = 0.0  # monotonic seconds
         self._stopping = False
         self._info = EngineInfo(
@@ -186,7 +186,7 @@ class Engine:
         if step.tokens:
             self._time_cycle(step)
             self._governor.token(time.monotonic(), self._schedule.counts.cycles - before, len(step.tokens))
-            self._rank(step)
+            self._rank(step, sample.probabilities)
             self._emit(step, sample.logprobs)
         if sample.error is not None and step.finish is None:
             self._give_up(sample.error)
@@ -198,12 +198,17 @@ class Engine:
         self._channels.answer(self._running.client, Failed(self._running.generate.id, error))
         self._finish()
 
-    def _rank(self, step: Step) -> None:
-        """Where the verified tokens stood among the drafter's candidates for their positions."""
-        for position, token in enumerate(step.tokens, self._schedule.verified - len(step.tokens)):
-            candidates = self._candidates.pop(position, None)
-            if candidates is not None:
-                self._schedule.counts.rank(candidates.index(token) if token in candidates else None)
+    def _rank(self, step: Step, probabilities: Sequence[float]) -> None:
+        """What the drafter thought of the verified tokens, `probabilities` being what the target did."""
+        counts = self._schedule.counts
+        for place, token in enumerate(step.tokens):
+            draft = self._open_drafts.pop(self._schedule.verified - len(step.tokens) + place, None)
+            if draft is None:
+                continue
+            rank = draft.candidates.index(token) if token in draft.candidates else None
+            counts.rank(rank)
+            if draft.probabilities and probabilities:
+                counts.compare(probabilities[place], 0.0 if rank is None else draft.probabilities[rank])
 
     def _time_cycle(self, step: Step) -> None:
         now = time.perf_counter_ns()
@@ -229,7 +234,7 @@ class Engine:
             return
         for count in range(schedule.verified - len(step.tokens) + 1, schedule.verified + 1):
             if step.rejected and count == schedule.verified:
-                self._candidates.clear()
+                self._open_drafts.clear()
                 self._drafter.rejected(count - 1, schedule.epoch)
             self._drafter.verified(schedule.tokens, count)
 
@@ -245,7 +250,7 @@ class Engine:
         if draft is None:
             self._channels.announce(schedule.flush().control)
             return False
-        self._candidates[len(schedule.tokens)] = draft.candidates
+        self._open_drafts[len(schedule.tokens)] = draft
         self._channels.announce(schedule.draft(draft.token).control)
         return True
 
@@ -275,7 +280,7 @@ class Engine:
             return
         self._running = self._queue.popleft()
         generate = self._running.generate
-        self._candidates.clear()
+        self._open_drafts.clear()
         self._governor.begin()
         slot, reused = choose_slot(self._schedules, self._least_recent, generate.prompt, self._drafter.kept)
         self._least_recent.remove(slot)

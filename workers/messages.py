@@ -99,6 +99,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()  # as many as tokens, if the request asked for them
     error: str | None = None  # why no token could be sampled after these; ends the request, not the engine
+    probabilities: tuple[float, ...] = ()  # of the tokens, where they are not greedy
 
     @property
     def end(self) -> int:
@@ -202,12 +203,22 @@ class SpeculationCounts(msgspec.Struct):
     cycles: int = 0  # of stage time: 1 a frame, n for one that found the pipeline empty (docs/design.md, "Words")
     ranked: int = 0  # verified drafts
     hits: list[int] = msgspec.field(default_factory=lambda: [0] * len(HIT_RANKS))  # by HIT_RANKS
+    bounded: int = 0  # verified drafts with known probabilities, which only sampling has
+    bound: float = 0.0  # sum over these of an estimate of sum min(p, q), the best acceptance there could be
 
     def rank(self, place: int | None) -> None:
         """The verified token was candidate number `place`, from 0, or none of them."""
         self.ranked += 1
         for index, width in enumerate(HIT_RANKS):
             self.hits[index] += place is not None and place < width
+
+    def compare(self, probability: float, drafted: float) -> None:
+        """A verified token had `probability` in the target's distribution, and `drafted` in the drafter's.
+
+        The mean of min(1, q(x)/p(x)) over tokens x of p is sum min(p, q).
+        """
+        self.bounded += 1
+        self.bound += min(1.0, drafted / probability)
 
     def add(self, other: "SpeculationCounts") -> None:
         """Adds `other` to this."""
@@ -217,6 +228,8 @@ class SpeculationCounts(msgspec.Struct):
         self.discarded += other.discarded
         self.cycles += other.cycles
         self.ranked += other.ranked
+        self.bounded += other.bounded
+        self.bound += other.bound
         self.hits = [mine + others for mine, others in zip(self.hits, other.hits, strict=True)]
 
 

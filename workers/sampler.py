@@ -7,6 +7,7 @@ position gets the same token however often it is computed, and with whatever dra
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,14 @@ from workers.messages import Sampling, TokenLogprobs
 from workers.noise import gumbel
 
 _SMALL_NUCLEUS = 1024  # tokens
+
+
+class Sampled(NamedTuple):
+    """A token, and what is known of it."""
+
+    token: int
+    logprobs: TokenLogprobs | None = None  # if the request asked for them
+    probability: float | None = None  # of the token in the distribution it was sampled from; None if greedy
 
 
 class Sampler:
@@ -34,39 +43,47 @@ class Sampler:
         prompt: Sequence[int],
         output: Sequence[int],
         allowed: bytes | None = None,
-    ) -> tuple[int, TokenLogprobs | None]:
+    ) -> Sampled:
         """The token at absolute `position`, from float32 logits [vocab_size], which are left as they are.
 
         `prompt` and `output` are exactly the tokens before that position. All token ids in `sampling` must be below
         `vocab_size` (the server has checked). `allowed` has a bit for each token that a grammar permits here, least
         significant bit first. Log-probabilities are those of the logits as they come.
         """
-        token = int(self.scores(logits, sampling, position, prompt, output, allowed).argmax())
-        if sampling.logprobs is None:
-            return token, None
-        return token, _logprobs(logits, token, sampling.logprobs)
+        shaped = self.shape(logits, sampling, prompt, output, allowed)
+        token = int(self.perturb(shaped, sampling, position).argmax())
+        return Sampled(
+            token,
+            None if sampling.logprobs is None else _logprobs(logits, token, sampling.logprobs),
+            None if sampling.temperature == 0 else float(shaped[token].exp()),
+        )
 
     @torch.inference_mode()
-    def scores(
+    def shape(
         self,
         logits: Tensor,
         sampling: Sampling,
-        position: int,
         prompt: Sequence[int],
         output: Sequence[int],
         allowed: bytes | None = None,
     ) -> Tensor:
-        """What `sample` takes the largest of, [vocab_size]; drafters order their candidates by the same rule.
-
-        The noise is part of it: a drafter that adds the target's own noise agrees with it as often as can be.
-        """
+        """Log-probabilities [vocab_size] of the distribution to sample from; for greedy decoding, logits."""
         processed = self._reshape(logits, sampling, prompt, output)
         if allowed is not None:
             processed = processed.masked_fill(~_unpack(allowed, self._vocab_size, self._device), -torch.inf)
         if sampling.temperature == 0:
             return processed
-        scores = _truncate(_scale(processed, sampling.temperature), sampling)
-        return scores.log_softmax(0) + gumbel(sampling.seed, position, self._vocab_size, self._device)
+        return _truncate(_scale(processed, sampling.temperature), sampling).log_softmax(0)
+
+    @torch.inference_mode()
+    def perturb(self, shaped: Tensor, sampling: Sampling, position: int) -> Tensor:
+        """What `sample` takes the largest of, [vocab_size]; drafters order their candidates by the same rule.
+
+        A drafter that adds the target's own noise to its distribution agrees with it as often as can be.
+        """
+        if sampling.temperature == 0:
+            return shaped
+        return shaped + gumbel(sampling.seed, position, self._vocab_size, self._device)
 
     def _reshape(self, logits: Tensor, sampling: Sampling, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
         """Logits after bias, penalties and `min_tokens`; the same tensor where none of them applies."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from workers.frames import Frame
 from workers.grammar import GrammarFailed, GrammarMatcher, Grammars
 from workers.messages import Open, Sample, Sampling, TokenLogprobs
+from workers.sampler import Sampled
 
 
 class Head(Protocol):
@@ -34,7 +35,7 @@ class Sampler(Protocol):
         prompt: list[int],
         output: list[int],
         allowed: bytes | None,
-    ) -> tuple[int, TokenLogprobs | None]:
+    ) -> Sampled:
         """The token at `position`, which `prompt` and `output` precede."""
 
 
@@ -100,25 +101,28 @@ class Tail:
         slot.write(frame.position, frame.tokens[: first - frame.position])
         tokens: list[int] = []
         logprobs: list[TokenLogprobs] = []
+        probabilities: list[float] = []
         error: str | None = None
         drafts = [*frame.tokens[first - frame.position :], None] if frame.wants_sample else []
         for position, draft in enumerate(drafts, first):
             row = position - frame.position - 1
             logits = self._head.logits(hidden[row : row + 1])
             try:
-                token, of_token = self._sampler.sample(
+                sampled = self._sampler.sample(
                     logits, slot.sampling, position, slot.prompt, slot.output, self._allowed(slot)
                 )
             except GrammarFailed as failure:
                 error = str(failure)
                 break
-            tokens.append(self._by_chance(position, token, draft))
-            if of_token is not None:
-                logprobs.append(of_token)
+            tokens.append(self._by_chance(position, sampled.token, draft))
+            if sampled.logprobs is not None:
+                logprobs.append(sampled.logprobs)
+            if sampled.probability is not None:
+                probabilities.append(sampled.probability)
             if draft is None or tokens[-1] != draft:
                 break
             slot.write(position, (draft,))
-        return Sample(frame.sequence, frame.epoch, first, tuple(tokens), tuple(logprobs), error)
+        return Sample(frame.sequence, frame.epoch, first, tuple(tokens), tuple(logprobs), error, tuple(probabilities))
 
     @staticmethod
     def _allowed(slot: _Slot) -> bytes | None:

@@ -12,6 +12,7 @@ class Draft(NamedTuple):
 
     candidates: tuple[int, ...]
     confidence: float | None = None  # probability of the first, as the drafter sees it
+    probabilities: tuple[float, ...] = ()  # of the candidates, shaped as the request samples; greedy: none
 
     @property
     def token(self) -> int:

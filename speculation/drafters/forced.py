@@ -46,7 +46,7 @@ class ForcedDrafter(DrafterWrapper):
         if guess is None:
             return None
         legal = tuple(token for token in guess.candidates if permits(allowed, token))
-        return Draft(legal) if legal else None
+        return Draft(legal, guess.confidence) if legal else None
 
     def _allowed(self, tokens: Sequence[int]) -> bytes | None:
         if self._matcher is None:

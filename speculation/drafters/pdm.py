@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from speculation.drafters.base import Draft, Drafter, Start
+from speculation.drafters.candidates import draft_from
 from speculation.features import FeatureMap
 from speculation.pdm.module import DraftModule
 from speculation.pdm.runtime import DraftRuntime
 from workers.messages import Sampling, Tap
 from workers.sampler import Sampler
 
-CANDIDATES = 16  # ranks that are told apart in the hit rates
 _ROWS_AHEAD = 64  # prompt rows in one go: rank 0 must not be away for long
 
 
@@ -138,11 +138,8 @@ class PdmDrafter(Drafter):
         first = plan.rows[0].position
         logits = slot.runtime.draft(plan, slot.buffer[first : newest + 1])
         self._logits[self._draft_to_target] = logits
-        scores = self._sampler.scores(
-            self._logits, self._sampling, len(tokens), tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
-        )
-        best = tuple(scores.topk(min(CANDIDATES, len(logits))).indices.tolist())
-        return Draft(best, float(torch.exp(self._logits[best[0]] - logits.logsumexp(0))))
+        prompt, output = tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
+        return draft_from(self._logits, self._sampler, self._sampling, len(tokens), prompt, output)
 
     def _is_alive(self, tap: Tap) -> bool:
         """A frame is dead if a later epoch began at or before it; of frames of earlier requests, that is all."""

@@ -14,8 +14,8 @@ from speculation.drafters.base import Drafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
-from workers.messages import Sampling, TokenLogprobs
-from workers.sampler import Sampler
+from workers.messages import Sampling
+from workers.sampler import Sampled, Sampler
 
 Logits = dict[int, Tensor]
 
@@ -33,7 +33,7 @@ class RecordingSampler(Sampler):
         prompt: Sequence[int],
         output: Sequence[int],
         allowed: bytes | None = None,
-    ) -> tuple[int, TokenLogprobs | None]:
+    ) -> Sampled:
         self.seen[position] = logits.clone()
         assert len(prompt) + len(output) == position
         return super().sample(logits, sampling, position, prompt, output, allowed)

@@ -62,7 +62,8 @@ def differs(sampling: Sampling, plain: tuple[Result, Logits], other: tuple[Resul
         bound = NEAR * float(logits.abs().max())
         assert (other[1][position] - logits).abs().max() <= bound, position
         if token != expected:
-            scores = sampler.scores(logits, sampling, position, prompt, plain[0].tokens[:place])
+            shaped = sampler.shape(logits, sampling, prompt, plain[0].tokens[:place])
+            scores = sampler.perturb(shaped, sampling, position)
             assert scores[expected] - scores[token] <= 2 * bound, position
             return True
     return False

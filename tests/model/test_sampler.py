@@ -84,7 +84,7 @@ def check(logits: list[float], sampling: Sampling, position: int, prompt: list[i
         best, second = sorted(scores, reverse=True)[:2]
         assume(best - second > 1e-4)
         expected = scores.index(best)
-    token, logprobs = Sampler(VOCABULARY, CPU).sample(given_logits, sampling, position, prompt, output)
+    token, logprobs, _ = Sampler(VOCABULARY, CPU).sample(given_logits, sampling, position, prompt, output)
     assert token == expected
     assert logprobs is None
     assert given_logits.tolist() == logits, "the caller's logits were changed"
@@ -176,7 +176,7 @@ def test_tiny_temperature_is_greedy() -> None:
 def test_logprobs_are_of_the_raw_logits() -> None:
     logits = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(1))
     sampling = Sampling(seed=3, temperature=0.2, logit_bias={5: 50.0}, top_k=2, logprobs=4)
-    token, found = Sampler(VOCABULARY, CPU).sample(logits, sampling, 0, [1], [])
+    token, found, _ = Sampler(VOCABULARY, CPU).sample(logits, sampling, 0, [1], [])
     expected = np.log(np.exp(logits.double().numpy()) / np.exp(logits.double().numpy()).sum())
     assert token == 5
     assert found is not None
@@ -189,7 +189,7 @@ def test_logprobs_are_of_the_raw_logits() -> None:
 @pytest.mark.parametrize(("asked", "given_back"), [(0, 0), (3, 3), (99, VOCABULARY)])
 def test_number_of_logprobs(asked: int, given_back: int) -> None:
     sampling = Sampling(seed=0, temperature=0, logprobs=asked)
-    _, found = Sampler(VOCABULARY, CPU).sample(torch.zeros(VOCABULARY), sampling, 0, [1], [])
+    _, found, _ = Sampler(VOCABULARY, CPU).sample(torch.zeros(VOCABULARY), sampling, 0, [1], [])
     assert found is not None
     assert len(found.top) == given_back
 
@@ -227,8 +227,9 @@ def test_distribution_by_chi_square(parameters: dict[str, Any], over: str) -> No
     counts = [0] * VOCABULARY
     for index in range(draws):
         seed, position = (0, index) if over == "positions" else (index, 17)
-        token, _ = sampler.sample(tensor, Sampling(seed=seed, **parameters), position, prompt, output)
-        counts[token] += 1
+        sampled = sampler.sample(tensor, Sampling(seed=seed, **parameters), position, prompt, output)
+        counts[sampled.token] += 1
+        assert sampled.probability == pytest.approx(probabilities[sampled.token], rel=1e-4)
     assert not any(count for count, p in zip(counts, probabilities, strict=True) if p == 0)
     terms = [(count - draws * p) ** 2 / (draws * p) for count, p in zip(counts, probabilities, strict=True) if p]
     freedom = len(terms) - 1
