@@ -61,7 +61,9 @@ def module_drafter(model: Path, split: tuple[int, ...]) -> PdmDrafter:
 def modules(engine: LocalEngine, default_model: Path) -> dict[str, Drafter]:
     """The module alone, and combined with n-grams."""
     pdm = module_drafter(default_model, engine.split)
-    combined = CombinedDrafter(module_drafter(default_model, engine.split), NgramDrafter(6, 1))
+    combined = CombinedDrafter(
+        module_drafter(default_model, engine.split), NgramDrafter(6, 1), module_delays_stages=True
+    )
     return {"pdm": pdm, "pdm+ngram": combined}
 
 

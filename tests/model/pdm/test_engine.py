@@ -82,7 +82,7 @@ def test_tokens_and_logits_are_those_of_plain_decoding(
     plain = engine.client.generate(PROMPT, NEW, sampling)
     logits = RecordingSampler.seen
     pdm = drafter(module, tiny_model, split)
-    for candidate in (pdm, CombinedDrafter(pdm, NgramDrafter(6, 1))):
+    for candidate in (pdm, CombinedDrafter(pdm, NgramDrafter(6, 1), module_delays_stages=True)):
         engine.drafter.current = candidate
         for _ in range(2):
             RecordingSampler.seen = {}
