@@ -8,7 +8,6 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from sse_starlette.sse import AppStatus
 
 from server.app import create_app
 from server.engine_client import EngineClient
@@ -52,8 +51,6 @@ def main() -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    # Left to itself, sse-starlette cancels streams on shutdown before they can send their error event.
-    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
     config = uvicorn.Config(
         create_app(service),
         host=settings.host,

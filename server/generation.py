@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from server.assembler import Assembler, Delta
 from server.engine_client import DeadlineExceeded, EngineUnavailable
@@ -39,7 +39,7 @@ class Generation:
         self._deadline = self._set_deadline(service.settings.request_timeout)
         self._metrics.prompt_tokens.inc(plan.prompt_tokens)
 
-    async def deltas(self) -> AsyncIterator[Delta]:
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
         """Events of all choices in the order they arrive; raises `EngineUnavailable`, `EngineFailed` or
         `DeadlineExceeded`.
         """
