@@ -1,6 +1,7 @@
 """`python -m server --settings FILE`: runs the API server until SIGTERM or SIGINT."""
 
 import argparse
+import gc
 import logging
 import socket
 import sys
@@ -60,12 +61,16 @@ def main() -> int:
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,
         ssl_keyfile=settings.ssl_keyfile,
         ssl_certfile=settings.ssl_certfile,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     server = _Server(config, service.engine)
+    # What has been built so far stays, so the collector need not go through it again and again.
+    gc.collect()
+    gc.freeze()
     server.run()
     return 0 if server.started else 3
 

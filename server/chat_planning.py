@@ -74,8 +74,10 @@ class ChatModel:
         return restrict(body, calls, forced=forced, thinking=thinking, literal=literal)
 
     def _opened(self, prompt: Sequence[int], tokenizer: ModelTokenizer) -> bool:
+        if not self.reasoning:
+            return False
         tail = b"".join(map(tokenizer.token_bytes, prompt[-_TAIL:]))
-        return self.reasoning and tail.rstrip().endswith(OPEN.encode())
+        return tail.rstrip().endswith(OPEN.encode())
 
 
 def check_tools(body: ChatCompletionRequest) -> None:
