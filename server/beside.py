@@ -7,7 +7,9 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SHORT = 4096  # bytes of a request that are encoded in less time than a thread takes to wake up
+_SHORT = (
+    1024  # bytes of a request that take about half a millisecond; a thread has to be woken up, and to wake the loop
+)
 
 
 async def beside_the_loop(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

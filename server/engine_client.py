@@ -93,7 +93,7 @@ class EngineClient:
         self.capacity = capacity
         self._clock = clock
         self._probe_interval = probe_interval
-        self._health = EngineHealth(health_timeout)
+        self._health = EngineHealth(health_timeout, probe_interval)
         self.figures = EngineFigures()
         self._submissions: dict[str, Submission] = {}
         self._context: zmq.Context[Any] = zmq.Context()
@@ -200,11 +200,11 @@ class EngineClient:
     async def _probe(self) -> None:
         while True:
             number = self._health.next_probe(self._clock())
+            if not self._health.healthy(self._clock()):
+                self._fail_all("the engine does not answer")
             if number is not None:
                 self._send(Probe(number))
             await asyncio.sleep(self._probe_interval)
-            if not self._health.healthy(self._clock()):
-                self._fail_all("the engine does not answer")
 
     # --- messages --------------------------------------------------------------------------------------------------
 
@@ -221,6 +221,8 @@ class EngineClient:
                     log.info("engine ready: %s", message.info)
                 self.figures.update(message)
             return
+        if isinstance(message, Tokens):
+            self._health.heard(self._clock())
         submission = self._submissions.get(message.id)
         if submission is None:
             return  # aborted a moment ago
