@@ -221,7 +221,7 @@ class EngineClient:
                     log.info("engine ready: %s", message.info)
                 self.figures.update(message)
             return
-        if isinstance(message, Tokens):
+        if isinstance(message, Tokens) and message.tokens:
             self._health.heard(self._clock())
         submission = self._submissions.get(message.id)
         if submission is None:
