@@ -33,7 +33,7 @@ def completion_router(service: Service) -> APIRouter:
         with engine_errors():
             limits = service.limits()
         prompts = await beside_the_loop(len(await request.body()), _encode, service, body.prompt)
-        restriction = restrict(body, None, forced=False, thinking=None, literal=service.literal)
+        restriction = restrict(body, None, thinking=None, literal=service.literal)
         plan = plan_completion(body, f"cmpl-{uuid4().hex}", prompts, limits, draw_seed, restriction)
         if restriction is not None:
             await service.grammars.check(restriction)
