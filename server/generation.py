@@ -8,7 +8,7 @@ from server.assembler import Assembler, Delta
 from server.engine_client import DeadlineExceeded, EngineUnavailable
 from server.plan import Plan
 from server.reading import PLAIN, Reading
-from server.responses import PromptTokensDetails, Usage
+from server.responses import CompletionTokensDetails, PromptTokensDetails, Usage
 from server.service import Service
 
 log = logging.getLogger("echelon.request")
@@ -67,8 +67,15 @@ class Generation:
     def usage(self) -> Usage:
         """Tokens so far."""
         completion = sum(choice.count for choice in self._choices.values())
+        reasoning = sum(choice.reasoning for choice in self._choices.values())
         prompt = self.plan.prompt_tokens
-        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(self._cached))
+        return Usage(
+            prompt,
+            completion,
+            prompt + completion,
+            PromptTokensDetails(self._cached),
+            CompletionTokensDetails(reasoning),
+        )
 
     def close(self) -> None:
         """Aborts the sequences that have not ended; may be called again."""

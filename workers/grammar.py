@@ -5,6 +5,7 @@ Lark grammars. Rank 0 and the last stage each follow the output with a matcher o
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -12,6 +13,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from workers.end_tokens import read_end_tokens
 from workers.errors import ConfigError, EchelonError
 from workers.model_facts import read_facts
+
+_REMEMBERED = 32  # grammars; requests with the same schema follow each other
 
 
 class GrammarFailed(EchelonError):
@@ -35,13 +38,15 @@ class Grammars:
             self._tokenizer = LLTokenizer(text, n_vocab=vocab_size, eos_token=sorted(self.end_tokens) or None)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{folder / 'tokenizer.json'}: {error}") from error
-
-    def is_special(self, token: int) -> bool:
-        """Whether the grammar engine tells the token from its own text, so that a grammar must name it by its id."""
-        return self._tokenizer.is_special_token(token)
+        self._compiled = lru_cache(_REMEMBERED)(self._compile)
 
     def matcher(self, grammar: str) -> LLMatcher:
-        """A matcher before the first token. It holds its own error; see `GrammarMatcher`."""
+        """A matcher before the first token, of a grammar that is compiled once. It holds its own error; see
+        `GrammarMatcher`.
+        """
+        return self._compiled(grammar).deep_copy()
+
+    def _compile(self, grammar: str) -> LLMatcher:
         return LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
 
 

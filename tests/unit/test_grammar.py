@@ -82,6 +82,15 @@ def test_an_illegal_token_permits_anything_until_it_is_rolled_back(grammars: Gra
     assert matcher.allowed() == fresh(grammars, ANSWER[:3])
 
 
+def test_matchers_of_one_grammar_are_independent(grammars: Grammars) -> None:
+    first, second = GrammarMatcher(grammars, GRAMMAR), GrammarMatcher(grammars, GRAMMAR)
+    first.write(0, ANSWER[:4])
+    second.write(0, [EOS])
+    assert second.allowed() is None
+    assert first.allowed() == fresh(grammars, ANSWER[:4])
+    assert GrammarMatcher(grammars, GRAMMAR).allowed() == fresh(grammars, [])
+
+
 def test_a_grammar_that_does_not_compile_is_an_error_and_not_a_crash(grammars: Grammars) -> None:
     matcher = GrammarMatcher(grammars, "start: nothing")
     with pytest.raises(GrammarFailed, match="nothing"):
