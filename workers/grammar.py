@@ -46,6 +46,10 @@ class Grammars:
         """
         return self._compiled(grammar).deep_copy()
 
+    def spell(self, text: bytes) -> list[int]:
+        """Tokens that write `text` as far as it is whole characters, each the longest that fits, none of them special."""
+        return self._tokenizer.greedy_tokenize(text.decode("utf-8", errors="ignore"))
+
     def _compile(self, grammar: str) -> LLMatcher:
         return LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
 
@@ -97,10 +101,13 @@ class GrammarMatcher:
         mask = self._matcher.compute_bitmask()
         self._check()
         forced = only_choice(mask)
-        # Text that spells a special token is forced as that token, which the grammar then does not take.
-        if forced is not None and forced not in self._ends and self._matcher.validate_tokens([forced]) == 0:
-            raise GrammarFailed("the grammar requires text that this model's vocabulary reserves for a special token")
-        return mask
+        if forced is None or forced in self._ends or self._matcher.validate_tokens([forced]):
+            return mask
+        # Text that spells a special token is forced as that token, which the library then does not take.
+        spelled = self._grammars.spell(self._matcher.compute_ff_bytes())
+        if self._matcher.validate_tokens(spelled[:1]) == 0:
+            raise GrammarFailed("the grammar requires text that this model's vocabulary cannot write")
+        return only(spelled[0], len(mask))
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -110,6 +117,11 @@ class GrammarMatcher:
 def permits(mask: bytes, token: int) -> bool:
     """Whether the bit of `token` is set."""
     return bool(mask[token >> 3] >> (token & 7) & 1)
+
+
+def only(token: int, size: int) -> bytes:
+    """A mask of `size` bytes with the bit of `token` alone."""
+    return (1 << token).to_bytes(size, "little")
 
 
 def only_choice(mask: bytes) -> int | None:

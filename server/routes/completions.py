@@ -29,7 +29,9 @@ def completion_router(service: Service) -> APIRouter:
         service.check_model(body.model)
         refuse_unsupported(body)
         if body.echo and body.logprobs is not None:
-            raise bad_request("'echo' cannot be combined with 'logprobs': there are none of the prompt", "echo")
+            raise bad_request(
+                "'echo' cannot be combined with 'logprobs': there are none of the prompt; remove one", "echo"
+            )
         with engine_errors():
             limits = service.limits()
         prompts = await beside_the_loop(len(await request.body()), _encode, service, body.prompt)
