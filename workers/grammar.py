@@ -47,7 +47,7 @@ class Grammars:
         return self._compiled(grammar).deep_copy()
 
     def spell(self, text: bytes) -> list[int]:
-        """Tokens that write `text` as far as it is whole characters, each the longest that fits, none of them special."""
+        """Tokens that write `text` as far as it is whole characters, the longest that fit, and none special."""
         return self._tokenizer.greedy_tokenize(text.decode("utf-8", errors="ignore"))
 
     def _compile(self, grammar: str) -> LLMatcher:
@@ -101,7 +101,9 @@ class GrammarMatcher:
         mask = self._matcher.compute_bitmask()
         self._check()
         forced = only_choice(mask)
-        if forced is None or forced in self._ends or self._matcher.validate_tokens([forced]):
+        if forced is None or self._matcher.validate_tokens([forced]):
+            return mask
+        if forced in self._ends and self._matcher.is_accepting():
             return mask
         # Text that spells a special token is forced as that token, which the library then does not take.
         spelled = self._grammars.spell(self._matcher.compute_ff_bytes())
