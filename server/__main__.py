@@ -1,16 +1,18 @@
 """`python -m server --settings FILE`: runs the API server until SIGTERM or SIGINT."""
 
 import argparse
+import gc
 import logging
+import resource
 import socket
 import sys
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from sse_starlette.sse import AppStatus
 
 from server.app import create_app
+from server.connection_guard import GuardedConfig
 from server.engine_client import EngineClient
 from server.service import Service
 from server.settings import load_settings
@@ -19,6 +21,7 @@ from workers.lifecycle import die_with_parent
 
 _GRACE_SECONDS = 2  # for responses to end by themselves once their requests have failed
 _KEEP_ALIVE_SECONDS = 65
+_OTHER_FILES = 64  # open files that are no connections
 
 
 class _Server(uvicorn.Server):
@@ -52,9 +55,8 @@ def main() -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    # Left to itself, sse-starlette cancels streams on shutdown before they can send their error event.
-    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
-    config = uvicorn.Config(
+    _allow_files(settings.max_connections + _OTHER_FILES)
+    config = GuardedConfig(
         create_app(service),
         host=settings.host,
         port=settings.port,
@@ -63,14 +65,28 @@ def main() -> int:
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,
         ssl_keyfile=settings.ssl_keyfile,
         ssl_certfile=settings.ssl_certfile,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
+        header_timeout=settings.header_timeout,
+        max_connections=settings.max_connections,
     )
     server = _Server(config, service.engine)
+    # What has been built so far stays, so the collector need not go through it again and again.
+    gc.collect()
+    gc.freeze()
     server.run()
     return 0 if server.started else 3
+
+
+def _allow_files(wanted: int) -> None:
+    """Raises this process's own limit on open files as far as needed and permitted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        enough = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
 if __name__ == "__main__":

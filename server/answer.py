@@ -1,16 +1,16 @@
 """Answers a planned request: one JSON response, or a stream of server-sent events fed by the same deltas."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 
 import msgspec
-from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from server.disconnect import ClientGone, unless_disconnected
 from server.errors import ApiError, bad_request
+from server.event_stream import EventStream, event
 from server.formats import AnyFormat, Output
 from server.generation import Generation
 from server.plan import Plan
@@ -39,7 +39,7 @@ async def answer(
     with engine_errors():
         generation = Generation(service, plan, arrived, reading)
     if plan.stream:
-        return EventStream(generation, form, headers, service.settings.ping_interval)
+        return EventStream(_events(generation, form), generation.close, headers, service.settings.ping_interval)
     try:
         with engine_errors():
             outputs = await unless_disconnected(request.receive, _collect(generation))
@@ -58,45 +58,25 @@ async def _collect(generation: Generation) -> list[Output]:
     return outputs
 
 
-class EventStream(EventSourceResponse):
-    """Streams a generation, and ends it when the client leaves, even before the first event."""
-
-    def __init__(self, generation: Generation, form: AnyFormat, headers: dict[str, str], ping: float) -> None:
-        # Proxies cut streams that stay silent, as they do during a long prefill.
-        super().__init__(_events(generation, form), headers=headers, ping=ping, sep="\n")
-        self._generation = generation
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the events."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            # A generator that was never started has no `finally` to do this in.
-            self._generation.close()
-
-
-async def _events(generation: Generation, form: AnyFormat) -> AsyncIterator[ServerSentEvent]:
+async def _events(generation: Generation, form: AnyFormat) -> AsyncGenerator[bytes, None]:
     """Chunks, or an error in their place, then what ends every stream: one never just ends."""
     try:
         with engine_errors():
-            for chunk in form.opening():
-                yield _event(form, chunk)
-            async for delta in generation.deltas():
-                for chunk in form.chunks(delta):
-                    yield _event(form, chunk)
-        for chunk in form.ending(generation.usage):
-            yield _event(form, chunk)
+            yield _written(form, form.opening())
+            async with aclosing(generation.deltas()) as deltas:
+                async for delta in deltas:
+                    yield _written(form, form.chunks(delta))
+        ending = _written(form, form.ending(generation.usage))
     except ApiError as error:
         log.warning("%s: %s", generation.plan.id, error.message)
-        for chunk in form.failed(error):
-            yield _event(form, chunk)
+        ending = _written(form, form.failed(error))
     except Exception:  # the status line has gone out, so the error handlers cannot tell the client any more
         log.exception("%s: internal error in a stream", generation.plan.id)
-        for chunk in form.failed(ApiError(500, "internal error")):
-            yield _event(form, chunk)
-    if form.last is not None:
-        yield ServerSentEvent(form.last, sep="\n")
+        told = ApiError(500, f"internal error; the server's log has it under {generation.plan.id}")
+        ending = _written(form, form.failed(told))
+    yield ending if form.last is None else ending + event(form.last)
 
 
-def _event(form: AnyFormat, chunk: msgspec.Struct) -> ServerSentEvent:
-    return ServerSentEvent(msgspec.json.encode(chunk).decode(), event=form.event_name(chunk), sep="\n")
+def _written(form: AnyFormat, chunks: Iterable[msgspec.Struct]) -> bytes:
+    """Events that go out together."""
+    return b"".join(event(msgspec.json.encode(chunk), form.event_name(chunk)) for chunk in chunks)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from server.detokenizer import Detokenizer
-from server.parts import CallPiece, Part, PlainReader, Reader, merge, text_of
+from server.parts import CallPiece, Part, PlainReader, Reader, Reasoning, merge, text_of
 from server.stop_strings import StopMatcher
 from workers.messages import TokenLogprobs
 
@@ -57,6 +57,7 @@ class Assembler:
         self._reader = reader if reader is not None else PlainReader()
         self._called = False
         self.count = 0  # tokens so far
+        self.reasoning = 0  # tokens of them up to the last one whose text is reasoning
         self.finish: str | None = None
 
     @property
@@ -75,18 +76,26 @@ class Assembler:
             shown.append(ShownToken(token, self._detokenizer.length, logprobs[place] if logprobs else None))
             hidden = finish == "stop" and place == len(tokens) - 1
             if not hidden:
-                parts += self._reader.push(self._show(self._detokenizer.push(token)))
+                parts += self._read(self._show(self._detokenizer.push(token)))
             if self.stopped_early:
                 break
         if not self.stopped_early and finish is not None:
-            parts += self._reader.push(self._matcher.push(self._detokenizer.flush()))
-            parts += self._reader.push(self._matcher.flush())
+            parts += self._read(self._matcher.push(self._detokenizer.flush()))
+            parts += self._read(self._matcher.flush())
         if self.stopped_early or finish is not None:
-            parts += self._reader.flush()
+            parts += self._noted(self._reader.flush())
         parts = merge(parts)
         self._called = self._called or any(isinstance(part, CallPiece) for part in parts)
         self.finish = self._finish_reason(finish)
         return Delta(self._index, parts, shown, self.finish)
+
+    def _read(self, piece: str) -> list[Part]:
+        return self._noted(self._reader.push(piece)) if piece else []
+
+    def _noted(self, parts: list[Part]) -> list[Part]:
+        if any(isinstance(part, Reasoning) for part in parts):
+            self.reasoning = self.count
+        return parts
 
     def _finish_reason(self, finish: str | None) -> str | None:
         reason = "stop" if self.stopped_early else finish

@@ -25,15 +25,15 @@ class BodyLimit:
         declared = headers.get(b"content-length", b"0")
         seen = 0
         whole = False
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + self._seconds
+        deadline = asyncio.get_running_loop().time() + self._seconds
 
         async def limited() -> Message:
             nonlocal seen, whole
             if whole:
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), max(0.0, deadline - clock()))
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
             except TimeoutError:
                 raise HTTPException(408, f"the request body did not arrive within {self._seconds:g} seconds") from None
             whole = not message.get("more_body", False)

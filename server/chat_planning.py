@@ -8,7 +8,8 @@ from server.errors import bad_request
 from server.protocol import ChatCompletionRequest, ChatMessage
 from server.reading import Reading, choose_reading
 from server.reasoning import CLOSE, OPEN
-from server.structured import Calls, Literal, Restriction, Thinking, restrict
+from server.structured import Calls, Restriction, Spelling, Thinking, restrict
+from server.structured_protocol import ANY_OBJECT
 from server.tokenizer import ModelTokenizer
 from server.tools.dialects import Dialect, choose_dialect
 from server.tools.explained import explain_tools
@@ -59,23 +60,40 @@ class ChatModel:
         )
 
     def restriction(
-        self, body: ChatCompletionRequest, prompt: Sequence[int], tokenizer: ModelTokenizer, literal: Literal
+        self, body: ChatCompletionRequest, prompt: Sequence[int], tokenizer: ModelTokenizer, literal: Spelling
     ) -> Restriction | None:
         """The grammar of the answers after `prompt`; raises `ApiError`."""
-        tools, choice = _offered(body), body.tool_choice
-        forced = bool(tools) and (choice == "required" or isinstance(choice, NamedTool))
-        if isinstance(choice, NamedTool):
-            tools = [tool for tool in tools if tool.function.name == choice.function.name]
-        calls = None
-        if tools:
-            schemas = {tool.function.name: tool.function.parameters for tool in tools}
-            calls = Calls(self.dialect, schemas, _parallel(body) and not isinstance(choice, NamedTool))
         thinking = Thinking(self._opened(prompt, tokenizer)) if self.reasoning else None
-        return restrict(body, calls, forced=forced, thinking=thinking, literal=literal)
+        return restrict(body, self._calls(body), thinking=thinking, literal=literal)
+
+    def _calls(self, body: ChatCompletionRequest) -> Calls | None:
+        """The calls that a grammar has to know; None if the model may call as it likes, or not at all."""
+        tools, choice = _offered(body), body.tool_choice
+        schemas = {tool.function.name: tool.function.parameters for tool in tools}
+        if isinstance(choice, NamedTool):
+            name = choice.function.name
+            return Calls(self.dialect, {name: schemas[name]}, parallel=False, place="alone")
+        if tools and choice == "required":
+            return Calls(self.dialect, schemas, _parallel(body), place="alone")
+        if tools and body.restrictions:
+            return Calls(self.dialect, schemas, _parallel(body), place="instead")
+        strict = [tool.function.name for tool in tools if tool.function.strict]
+        if not strict:
+            return None
+        if self.dialect.begins_with is None:
+            raise bad_request(
+                f"'strict' of the function '{strict[0]}' in 'tools' cannot be enforced with 'tool_choice' auto: this "
+                f"model's calls ({self.dialect.name}) begin like any JSON text. Remove 'strict', or require a call",
+                "tools",
+            )
+        free = {name: schema if name in strict else ANY_OBJECT for name, schema in schemas.items()}
+        return Calls(self.dialect, free, _parallel(body), place="between")
 
     def _opened(self, prompt: Sequence[int], tokenizer: ModelTokenizer) -> bool:
+        if not self.reasoning:
+            return False
         tail = b"".join(map(tokenizer.token_bytes, prompt[-_TAIL:]))
-        return self.reasoning and tail.rstrip().endswith(OPEN.encode())
+        return tail.rstrip().endswith(OPEN.encode())
 
 
 def check_tools(body: ChatCompletionRequest) -> None:

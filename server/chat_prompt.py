@@ -52,10 +52,11 @@ class ChatPrompts:
         )
 
     def _free_sentinels(self, given: object) -> Iterator[str]:
+        """Characters that nobody uses; looked for when the first one is asked for."""
         taken = set(_PRIVATE_USE_CHARS.findall(self._template.source))
         for string in _strings(given):
             taken.update(_PRIVATE_USE_CHARS.findall(string))
-        return (chr(code) for code in _PRIVATE_USE if chr(code) not in taken)
+        yield from (chr(code) for code in _PRIVATE_USE if chr(code) not in taken)
 
 
 class LiteralFinder:

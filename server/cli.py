@@ -110,6 +110,9 @@ def serve_command(
     request_timeout: Annotated[
         float | None, typer.Option(help="Seconds a request may take in all [default: any]", rich_help_panel=API)
     ] = None,
+    header_timeout: Annotated[
+        float, typer.Option(help="Seconds in which the headers of a request must arrive", rich_help_panel=API)
+    ] = 30.0,
     max_requests: Annotated[
         int, typer.Option(min=1, help="HTTP requests served at a time; more get 429", rich_help_panel=API)
     ] = 1024,
@@ -257,6 +260,7 @@ def serve_command(
                 ssl_keyfile,
                 ssl_certfile,
                 request_timeout,
+                header_timeout,
                 max_requests,
             ),
         )

@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any
 
 import msgspec
 import zmq
-import zmq.asyncio
-from zmq.utils.monitor import recv_monitor_message
 
+from server.bus_reader import BusReader
 from server.engine_figures import EngineFigures
 from server.engine_health import EngineHealth
 from workers.bus import encode, open_socket
@@ -94,11 +93,13 @@ class EngineClient:
         self.capacity = capacity
         self._clock = clock
         self._probe_interval = probe_interval
-        self._health = EngineHealth(health_timeout)
+        self._health = EngineHealth(health_timeout, probe_interval)
         self.figures = EngineFigures()
         self._submissions: dict[str, Submission] = {}
-        self._context = zmq.asyncio.Context()
-        self._socket: zmq.asyncio.Socket | None = None
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._socket: zmq.Socket[Any] | None = None
+        self._reader: BusReader | None = None
+        self._decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -167,54 +168,51 @@ class EngineClient:
 
     async def _one_connection(self) -> str:
         """Serves one connection to its end and says why it ended."""
-        socket = cast(zmq.asyncio.Socket, open_socket(self._context, zmq.DEALER, self._endpoint, bind=False))
+        lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def lose(reason: str) -> None:
+            if not lost.done():
+                lost.set_result(reason)
+
+        def take(data: bytes) -> None:
+            try:
+                self._dispatch(self._decoder.decode(data))
+            except msgspec.MsgspecError as error:
+                lose(f"the engine sent a message that cannot be read ({error})")
+
+        socket = open_socket(self._context, zmq.DEALER, self._endpoint, bind=False)
         monitor = socket.get_monitor_socket(zmq.Event.DISCONNECTED)
-        self._socket = socket
-        tasks = [
-            asyncio.create_task(self._read(socket)),
-            asyncio.create_task(self._watch(monitor)),
-            asyncio.create_task(self._probe()),
-        ]
+        self._socket, self._reader = socket, BusReader(socket, take)
+        watcher = BusReader(monitor, lambda _: lose("the connection to the engine was lost; it is restarting"))
+        probing = asyncio.create_task(self._probe())
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return next(iter(done)).result()
+            return await lost
         finally:
-            self._socket = None
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            probing.cancel()
+            await asyncio.gather(probing, return_exceptions=True)
+            self._reader.close()
+            watcher.close()
+            self._socket, self._reader = None, None
             socket.disable_monitor()
             monitor.close(linger=0)
             socket.close(linger=0)
 
-    async def _read(self, socket: zmq.asyncio.Socket) -> str:
-        decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
-        while True:
-            data = await socket.recv()
-            try:
-                self._dispatch(decoder.decode(data))
-            except msgspec.MsgspecError as error:
-                return f"the engine sent a message that cannot be read ({error})"
-
-    async def _watch(self, monitor: zmq.asyncio.Socket) -> str:
-        await recv_monitor_message(monitor)
-        return "the connection to the engine was lost; it is restarting"
-
-    async def _probe(self) -> str:
+    async def _probe(self) -> None:
         while True:
             number = self._health.next_probe(self._clock())
+            if not self._health.healthy(self._clock()):
+                self._fail_all("the engine does not answer")
             if number is not None:
                 self._send(Probe(number))
             await asyncio.sleep(self._probe_interval)
-            if not self._health.healthy(self._clock()):
-                self._fail_all("the engine does not answer")
 
     # --- messages --------------------------------------------------------------------------------------------------
 
     def _send(self, message: ToEngine) -> None:
-        if self._socket is not None:
-            # Without a high-water mark the socket takes the message at once, so the future is done.
+        if self._socket is not None and self._reader is not None:
+            # Without a high-water mark the socket takes the message at once.
             self._socket.send(encode(message), zmq.DONTWAIT)
+            self._reader.look()
 
     def _dispatch(self, message: FromEngine) -> None:
         if isinstance(message, Status):
@@ -223,6 +221,8 @@ class EngineClient:
                     log.info("engine ready: %s", message.info)
                 self.figures.update(message)
             return
+        if isinstance(message, Tokens) and message.tokens:
+            self._health.heard(self._clock())
         submission = self._submissions.get(message.id)
         if submission is None:
             return  # aborted a moment ago

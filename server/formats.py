@@ -42,7 +42,7 @@ class AnswerFormat(Protocol[Chunk]):
     """What an endpoint does differently from the others. `Chunk` is what the events of its stream hold."""
 
     @property
-    def last(self) -> str | None:
+    def last(self) -> bytes | None:
         """Data of an event that ends every stream, if there is one."""
 
     def opening(self) -> Sequence[Chunk]:
@@ -70,7 +70,7 @@ AnyFormat = AnswerFormat[msgspec.Struct]
 class DataStream:
     """What the formats of the older endpoints share: events without a name, and [DONE] as the last."""
 
-    last = "[DONE]"
+    last = b"[DONE]"
 
     def failed(self, error: ApiError) -> list[ErrorBody]:
         """The error in its usual shape."""

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from server.assembler import Assembler, Delta
 from server.engine_client import DeadlineExceeded, EngineUnavailable
 from server.plan import Plan
 from server.reading import PLAIN, Reading
-from server.responses import PromptTokensDetails, Usage
+from server.responses import CompletionTokensDetails, PromptTokensDetails, Usage
 from server.service import Service
 
 log = logging.getLogger("echelon.request")
@@ -39,7 +39,7 @@ class Generation:
         self._deadline = self._set_deadline(service.settings.request_timeout)
         self._metrics.prompt_tokens.inc(plan.prompt_tokens)
 
-    async def deltas(self) -> AsyncIterator[Delta]:
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
         """Events of all choices in the order they arrive; raises `EngineUnavailable`, `EngineFailed` or
         `DeadlineExceeded`.
         """
@@ -67,8 +67,15 @@ class Generation:
     def usage(self) -> Usage:
         """Tokens so far."""
         completion = sum(choice.count for choice in self._choices.values())
+        reasoning = sum(choice.reasoning for choice in self._choices.values())
         prompt = self.plan.prompt_tokens
-        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(self._cached))
+        return Usage(
+            prompt,
+            completion,
+            prompt + completion,
+            PromptTokensDetails(self._cached),
+            CompletionTokensDetails(reasoning),
+        )
 
     def close(self) -> None:
         """Aborts the sequences that have not ended; may be called again."""

@@ -145,6 +145,7 @@ class Launcher:
             ssl_keyfile=None if options.ssl_keyfile is None else str(options.ssl_keyfile.absolute()),
             ssl_certfile=None if options.ssl_certfile is None else str(options.ssl_certfile.absolute()),
             request_timeout=options.request_timeout,
+            header_timeout=options.header_timeout,
             max_requests=options.max_requests,
             created=int(time.time()),
         )

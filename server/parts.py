@@ -89,6 +89,13 @@ def reasoning_of(parts: Iterable[Part]) -> str:
     return "".join(part.text for part in parts if isinstance(part, Reasoning))
 
 
-def open_end(text: str, marker: str) -> int:
-    """Length of the longest end of `text` that `marker` begins with, short of the whole marker."""
-    return next((n for n in range(min(len(marker) - 1, len(text)), 0, -1) if marker.startswith(text[-n:])), 0)
+def split_at(marker: str, text: str) -> tuple[str, str, bool]:
+    """Of text that is read up to `marker`: what is certain, what must be held back, and whether the marker has come.
+
+    Space before a marker belongs to nobody, so space at the end is held back.
+    """
+    if text.endswith(marker):
+        return text[: -len(marker)].rstrip(), "", True
+    open_end = next((n for n in range(min(len(marker) - 1, len(text)), 0, -1) if marker.startswith(text[-n:])), 0)
+    certain = text[: len(text) - open_end].rstrip()
+    return certain, text[len(certain) :], False

@@ -1,8 +1,8 @@
 """From the body of a chat request to everything that is needed to answer it."""
 
-import asyncio
 from dataclasses import dataclass
 
+from server.beside import beside_the_loop
 from server.chat_planning import check_tools
 from server.errors import bad_request
 from server.plan import Plan, plan_chat
@@ -21,13 +21,13 @@ class PreparedChat:
     reading: Reading
 
 
-async def prepare_chat(service: Service, body: ChatCompletionRequest, request_id: str) -> PreparedChat:
-    """Checks and encodes; what takes long does so beside the event loop. Raises `ApiError`."""
+async def prepare_chat(service: Service, body: ChatCompletionRequest, size: int, request_id: str) -> PreparedChat:
+    """Checks and encodes a body of `size` bytes; what takes long does so beside the event loop. Raises `ApiError`."""
     refuse_unsupported(body)
     check_tools(body)
     with engine_errors():
         limits = service.limits()
-    prompt = await asyncio.to_thread(encode_chat, service, body)
+    prompt = await beside_the_loop(size, encode_chat, service, body)
     reading = service.chat_model.reading(body, prompt, service.tokenizer)
     restriction = service.chat_model.restriction(body, prompt, service.tokenizer, service.literal)
     plan = plan_chat(body, request_id, prompt, limits, draw_seed, restriction)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from server.parts import Part, Reader, Reasoning, merge, open_end
+from server.parts import Part, Reader, Reasoning, merge, split_at
 
 OPEN, CLOSE = "<think>", "</think>"
 
@@ -65,9 +65,7 @@ class ReasoningReader:
         if not self._began:
             self._held = self._held.lstrip()
             self._began = bool(self._held)
-        if self._held.endswith(CLOSE):
-            thought, self._held, self._state = self._held[: -len(CLOSE)].rstrip(), "", "gap"
-            return [Reasoning(thought)] if thought else []
-        certain = self._held[: len(self._held) - open_end(self._held, CLOSE)].rstrip()
-        self._held = self._held[len(certain) :]
-        return [Reasoning(certain)] if certain else []
+        thought, self._held, closed = split_at(CLOSE, self._held)
+        if closed:
+            self._state = "gap"
+        return [Reasoning(thought)] if thought else []

@@ -19,6 +19,12 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int = 0  # that were in the KV cache already
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """Part of `Usage`."""
+
+    reasoning_tokens: int = 0  # up to the last one whose text is reasoning
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens, with the one that ended each choice."""
 
@@ -26,6 +32,7 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
+    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
 
 
 class Model(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ class ServerOptions:
     ssl_keyfile: Path | None = None
     ssl_certfile: Path | None = None
     request_timeout: float | None = None
+    header_timeout: float = 30.0
     max_requests: int = 1024
 
     @property
@@ -37,6 +38,8 @@ class ServerOptions:
         choose_dialect("", (), self.tool_call_parser)
         if self.request_timeout is not None and not self.request_timeout > 0:
             raise ConfigError("--request-timeout must be more than 0 seconds")
+        if not self.header_timeout > 0:
+            raise ConfigError("--header-timeout must be more than 0 seconds")
         if self.ssl_certfile is None:
             if self.ssl_keyfile is not None:
                 raise ConfigError("--ssl-keyfile needs --ssl-certfile")

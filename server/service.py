@@ -15,7 +15,7 @@ from server.grammar_check import GrammarChecker
 from server.metrics import RequestMetrics
 from server.plan import Limits
 from server.settings import ServerSettings
-from server.structured import Literal, special_literal
+from server.structured import Spelling, special_literal
 from server.tokenizer import ModelTokenizer
 
 
@@ -65,7 +65,7 @@ class Service:
         return Limits(info.max_model_len, info.vocab_size, self.tokenizer.eos_ids)
 
     @property
-    def literal(self) -> Literal:
+    def literal(self) -> Spelling:
         """How a grammar for this model writes text that may hold control tokens."""
         control = self.tokenizer.control_tokens
         return special_literal({name: control[name] for name in self.chat_model.markers if name in control})

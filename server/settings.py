@@ -22,6 +22,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     health_timeout: Positive = 20.0  # seconds without a Status after which the engine counts as down
     max_body_bytes: Annotated[int, msgspec.Meta(gt=0)] = 8 * 1024 * 1024
     body_timeout: Positive = 30.0  # seconds for a body to arrive in
+    header_timeout: Positive = 30.0  # seconds for the headers of a request to arrive in
+    max_connections: Annotated[int, msgspec.Meta(gt=0)] = 4096  # open at a time; more are closed at once
     request_timeout: Positive | None = None  # seconds from the arrival of a request to its last token
     max_requests: Annotated[int, msgspec.Meta(gt=0)] = 1024  # served at a time, those that wait for the engine included
     api_keys: tuple[str, ...] = ()  # none: everybody may come in

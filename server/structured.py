@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from server.errors import bad_request
 from server.reasoning import CLOSE, OPEN
 from server.structured_protocol import StructuredFields
 from server.tools.dialects import Dialect
 
-Literal = Callable[[str], str]  # text as Lark writes it, special tokens by their id
+Spelling = Callable[[str], str]  # text as Lark writes it, special tokens by their id
 
 # One way to write a value means tokens that are known in advance, and no endless white space.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -28,11 +28,14 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Tool calls that the answer must consist of, or may consist of instead of a restricted text."""
+    """Tool calls in an answer: it must consist of them, may consist of them instead of a restricted text, or has them
+    between free text.
+    """
 
     dialect: Dialect
     parameters: Mapping[str, Mapping[str, Any] | None]  # schema by function name
     parallel: bool
+    place: Literal["alone", "instead", "between"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,11 @@ class Thinking:
 
 
 def restrict(
-    fields: StructuredFields, calls: Calls | None, *, forced: bool, thinking: Thinking | None, literal: Literal
+    fields: StructuredFields, calls: Calls | None, *, thinking: Thinking | None, literal: Spelling
 ) -> Restriction | None:
-    """The grammar of an answer, None if it is free. `forced` calls leave no room for another answer."""
-    answer = None if forced else _answer(fields)
-    if answer is None and not (forced and calls is not None):
+    """The grammar of an answer, None if it is free."""
+    answer = None if calls is not None and calls.place != "instead" else _answer(fields)
+    if answer is None and (calls is None or calls.place == "instead"):
         return None
     param = "tools" if answer is None else answer[0]
     parts: list[dict[str, Any]] = []
@@ -57,8 +60,8 @@ def restrict(
         parts.append(answer[1] | {"name": "answer"})
         options.append("@answer")
     if calls is not None:
-        options.append("calls")
-        rules += _call_rules(calls, literal)
+        options.append("mixed" if calls.place == "between" else "calls")
+        rules += _mixed_rules(calls, literal) if calls.place == "between" else _call_rules(calls, literal)
         parts += [
             _schema(parameters or _NO_PARAMETERS) | {"name": f"parameters_{place}"}
             for place, parameters in enumerate(calls.parameters.values())
@@ -73,7 +76,7 @@ def restrict(
     return Restriction(param, _bounded(json.dumps({"grammars": [lark, *parts]}), param))
 
 
-def _thought_rules(literal: Literal) -> list[str]:
+def _thought_rules(literal: Spelling) -> list[str]:
     close = literal(CLOSE)
     # A mark that is spelled out could be part of the thought as well: the first one ends it.
     lazy = "[lazy]" if close == quoted(CLOSE) else ""
@@ -121,7 +124,29 @@ def _slashes(regex: str) -> str:
     return result
 
 
-def _call_rules(calls: Calls, literal: Literal) -> list[str]:
+def _mixed_rules(calls: Calls, literal: Spelling) -> list[str]:
+    """Free text in which the dialect's marker begins a call, always."""
+    dialect = calls.dialect
+    assert dialect.begins_with is not None
+    marker = literal(dialect.begins_with)
+    # The marker is part of the text before it, where its spelling is found first of all readings.
+    lazy = "[lazy]" if marker == quoted(dialect.begins_with) else ""
+    follows = replace(
+        dialect,
+        opening=dialect.opening.removeprefix(dialect.begins_with),
+        before=dialect.before.removeprefix(dialect.begins_with),
+    )
+    several = calls.parallel and bool(dialect.opening)
+    return [
+        "mixed: (begun calls)* rest",
+        f"begun{lazy}: TEXT {marker}",
+        "rest: TEXT",
+        "TEXT: /(.|\\n)*/",
+        *_call_rules(replace(calls, dialect=follows, parallel=several), literal),
+    ]
+
+
+def _call_rules(calls: Calls, literal: Spelling) -> list[str]:
     dialect = calls.dialect
     rules = []
     for place, name in enumerate(calls.parameters):
@@ -144,7 +169,7 @@ def _bounded(grammar: str, param: str) -> str:
     return grammar
 
 
-def special_literal(special: Mapping[str, int]) -> Literal:
+def special_literal(special: Mapping[str, int]) -> Spelling:
     """How text is written in Lark where the tokens in `special` are not spelled out: `"text" <[7]> "text"`."""
 
     def literal(text: str) -> str:

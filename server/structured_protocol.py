@@ -1,5 +1,6 @@
 """Structured output in the bodies of requests: OpenAI's `response_format`, and vLLM's spellings of the rest."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -9,7 +10,7 @@ from server.body import Body, JsonObject, Text
 Pattern = Annotated[Text, Field(min_length=1, max_length=64 * 1024)]
 Choices = Annotated[list[Annotated[Text, Field(min_length=1, max_length=4096)]], Field(min_length=1, max_length=1024)]
 
-_ANY_OBJECT = {"type": "object"}
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 class NamedSchema(Body):
@@ -62,19 +63,19 @@ class StructuredFields(Body):
         found: list[tuple[str, str, Any]] = []
         if self.response_format is not None and self.response_format.type != "text":
             schema = self.response_format.json_schema
-            found.append(("response_format", "json", _ANY_OBJECT if schema is None else schema.json_schema))
+            found.append(("response_format", "json", ANY_OBJECT if schema is None else schema.json_schema))
         for name in ("json", "regex", "choice", "grammar"):
             value = getattr(self, f"guided_{name}")
             if value is not None:
                 found.append((f"guided_{name}", name, value))
         other = self.structured_outputs
         if other is not None:
-            named = [
+            named: list[tuple[str, Any]] = [
                 ("json", other.json_),
                 ("regex", other.regex),
                 ("choice", other.choice),
                 ("grammar", other.grammar),
             ]
-            named.append(("json", _ANY_OBJECT if other.json_object else None))
+            named.append(("json", ANY_OBJECT if other.json_object else None))
             found += [("structured_outputs", kind, value) for kind, value in named if value is not None]
         return found

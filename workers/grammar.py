@@ -5,6 +5,7 @@ Lark grammars. Rank 0 and the last stage each follow the output with a matcher o
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -12,6 +13,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from workers.end_tokens import read_end_tokens
 from workers.errors import ConfigError, EchelonError
 from workers.model_facts import read_facts
+
+_REMEMBERED = 32  # grammars; requests with the same schema follow each other
 
 
 class GrammarFailed(EchelonError):
@@ -35,13 +38,19 @@ class Grammars:
             self._tokenizer = LLTokenizer(text, n_vocab=vocab_size, eos_token=sorted(self.end_tokens) or None)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{folder / 'tokenizer.json'}: {error}") from error
-
-    def is_special(self, token: int) -> bool:
-        """Whether the grammar engine tells the token from its own text, so that a grammar must name it by its id."""
-        return self._tokenizer.is_special_token(token)
+        self._compiled = lru_cache(_REMEMBERED)(self._compile)
 
     def matcher(self, grammar: str) -> LLMatcher:
-        """A matcher before the first token. It holds its own error; see `GrammarMatcher`."""
+        """A matcher before the first token, of a grammar that is compiled once. It holds its own error; see
+        `GrammarMatcher`.
+        """
+        return self._compiled(grammar).deep_copy()
+
+    def spell(self, text: bytes) -> list[int]:
+        """Tokens that write `text` as far as it is whole characters, the longest that fit, and none special."""
+        return self._tokenizer.greedy_tokenize(text.decode("utf-8", errors="ignore"))
+
+    def _compile(self, grammar: str) -> LLMatcher:
         return LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
 
 
@@ -92,10 +101,15 @@ class GrammarMatcher:
         mask = self._matcher.compute_bitmask()
         self._check()
         forced = only_choice(mask)
-        # Text that spells a special token is forced as that token, which the grammar then does not take.
-        if forced is not None and forced not in self._ends and self._matcher.validate_tokens([forced]) == 0:
-            raise GrammarFailed("the grammar requires text that this model's vocabulary reserves for a special token")
-        return mask
+        if forced is None or self._matcher.validate_tokens([forced]):
+            return mask
+        if forced in self._ends and self._matcher.is_accepting():
+            return mask
+        # Text that spells a special token is forced as that token, which the library then does not take.
+        spelled = self._grammars.spell(self._matcher.compute_ff_bytes())
+        if self._matcher.validate_tokens(spelled[:1]) == 0:
+            raise GrammarFailed("the grammar requires text that this model's vocabulary cannot write")
+        return only(spelled[0], len(mask))
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -105,6 +119,11 @@ class GrammarMatcher:
 def permits(mask: bytes, token: int) -> bool:
     """Whether the bit of `token` is set."""
     return bool(mask[token >> 3] >> (token & 7) & 1)
+
+
+def only(token: int, size: int) -> bytes:
+    """A mask of `size` bytes with the bit of `token` alone."""
+    return (1 << token).to_bytes(size, "little")
 
 
 def only_choice(mask: bytes) -> int | None:

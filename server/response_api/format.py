@@ -13,6 +13,7 @@ from server.response_api.objects import (
     Event,
     IncompleteDetails,
     InputDetails,
+    OutputDetails,
     ResponseObject,
     ResponseUsage,
     Status,
@@ -70,8 +71,13 @@ class ResponsesFormat:
         envelope, body = self._envelope, self._body
         counted = None
         if usage is not None:
-            details = InputDetails(usage.prompt_tokens_details.cached_tokens)
-            counted = ResponseUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, details)
+            counted = ResponseUsage(
+                usage.prompt_tokens,
+                usage.completion_tokens,
+                usage.total_tokens,
+                InputDetails(usage.prompt_tokens_details.cached_tokens),
+                OutputDetails(usage.completion_tokens_details.reasoning_tokens),
+            )
         return ResponseObject(
             id=envelope.plan.id,
             created_at=envelope.created,

@@ -73,7 +73,7 @@ class InputDetails(msgspec.Struct, frozen=True):
 
 
 class OutputDetails(msgspec.Struct, frozen=True):
-    """Of the output tokens; those of reasoning are not counted apart."""
+    """Of the output tokens."""
 
     reasoning_tokens: int = 0
 

@@ -22,7 +22,7 @@ def chat_router(service: Service) -> APIRouter:
     async def create_chat_completion(request: Request, body: ChatCompletionRequest) -> Response:
         arrived = service.clock()
         service.check_model(body.model)
-        prepared = await prepare_chat(service, body, f"chatcmpl-{uuid4().hex}")
+        prepared = await prepare_chat(service, body, len(await request.body()), f"chatcmpl-{uuid4().hex}")
         envelope = Envelope(prepared.plan, body.model, service.tokenizer, service.rehearsal)
         return await answer(service, request, prepared.plan, ChatFormat(envelope), arrived, prepared.reading)
 

@@ -1,6 +1,5 @@
 """POST /v1/completions."""
 
-import asyncio
 from uuid import uuid4
 
 from fastapi import APIRouter
@@ -8,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.answer import answer
+from server.beside import beside_the_loop
 from server.completion_format import CompletionFormat
 from server.errors import bad_request
 from server.formats import Envelope
@@ -29,11 +29,13 @@ def completion_router(service: Service) -> APIRouter:
         service.check_model(body.model)
         refuse_unsupported(body)
         if body.echo and body.logprobs is not None:
-            raise bad_request("'echo' cannot be combined with 'logprobs': there are none of the prompt", "echo")
+            raise bad_request(
+                "'echo' cannot be combined with 'logprobs': there are none of the prompt; remove one", "echo"
+            )
         with engine_errors():
             limits = service.limits()
-        prompts = await asyncio.to_thread(_encode, service, body.prompt)
-        restriction = restrict(body, None, forced=False, thinking=None, literal=service.literal)
+        prompts = await beside_the_loop(len(await request.body()), _encode, service, body.prompt)
+        restriction = restrict(body, None, thinking=None, literal=service.literal)
         plan = plan_completion(body, f"cmpl-{uuid4().hex}", prompts, limits, draw_seed, restriction)
         if restriction is not None:
             await service.grammars.check(restriction)

@@ -25,7 +25,7 @@ def responses_router(service: Service) -> APIRouter:
         arrived = service.clock()
         service.check_model(body.model)
         try:
-            prepared = await prepare_chat(service, as_chat(body), f"resp_{uuid4().hex}")
+            prepared = await prepare_chat(service, as_chat(body), len(await request.body()), f"resp_{uuid4().hex}")
         except ApiError as error:
             raise _renamed(error) from error
         envelope = Envelope(prepared.plan, body.model, service.tokenizer, service.rehearsal)

@@ -32,6 +32,7 @@ class Dialect:
     separator: str
     opening: str = ""
     closing: str = ""
+    begins_with: str | None = None  # what cannot be anything but the beginning of calls
     id_length: int = 24
 
     def new_id(self) -> str:
@@ -47,6 +48,7 @@ HERMES = Dialect(
     before=hermes.OPEN + '\n{{"name": "{name}", "arguments": ',
     after="}\n" + hermes.CLOSE,
     separator="\n",
+    begins_with=hermes.OPEN,
 )
 LLAMA3 = Dialect(
     "llama3_json",
@@ -65,6 +67,7 @@ MISTRAL = Dialect(
     after="}",
     separator=", ",
     closing="]",
+    begins_with=mistral.MARKER,
     id_length=9,
 )
 MISTRAL_ARGS = Dialect(
@@ -74,6 +77,7 @@ MISTRAL_ARGS = Dialect(
     before=mistral.MARKER + "{name}" + mistral.ARGS,
     after="",
     separator="",
+    begins_with=mistral.MARKER,
     id_length=9,
 )
 DIALECTS = {dialect.name: dialect for dialect in (HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS)}

@@ -2,53 +2,37 @@
 
 from collections.abc import Callable
 
-from server.parts import Part, Text, merge, open_end
-from server.tools.calls import Calls
+from server.parts import Part, split_at
+from server.tools.char_reader import CharReader, texts
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
-class HermesReader:
-    """Space around calls belongs to nobody. A block that holds no call is text as it stands.
-
-    `single` ends the answer with the first call.
-    """
+class HermesReader(CharReader):
+    """Space around calls belongs to nobody. A block that holds no call is text as it stands."""
 
     def __init__(self, new_id: Callable[[], str], *, single: bool = False) -> None:
-        self._calls = Calls(new_id)
-        self._single = single
-        self._held = ""  # text that may be the beginning of a marker, or space before one
+        super().__init__(new_id, single=single)
         self._inside = False
         self._raw = ""  # the block so far, while it may still turn out to be text
         self._closing = ""  # the end of a block, after its object
-        self.finished = False
-
-    def push(self, piece: str) -> list[Part]:
-        """Takes the next piece of text."""
-        parts: list[Part] = []
-        for char in piece:
-            if self.finished:
-                break
-            parts += self._block(char) if self._inside else self._text(char)
-        return merge(parts)
 
     def flush(self) -> list[Part]:
         """A marker that was not completed, or a block without a call, is text; space after a call is not."""
         text = self._raw if self._inside else self._held
         self._held = self._raw = ""
         self._inside = False
-        return [Text(text)] if text and not (self._calls.count and text.isspace()) else []
+        return [] if self._calls.count and text.isspace() else texts(text)
+
+    def _push(self, char: str) -> list[Part]:
+        return self._block(char) if self._inside else self._text(char)
 
     def _text(self, char: str) -> list[Part]:
-        self._held += char
-        if self._held.endswith(OPEN):
+        text, self._held, begun = split_at(OPEN, self._held + char)
+        if begun:
             self._inside, self._raw, self._closing = True, OPEN, ""
             self._calls.begin()
-            text, self._held = self._held[: -len(OPEN)].rstrip(), ""
-            return [Text(text)] if text else []
-        certain = self._held[: len(self._held) - open_end(self._held, OPEN)].rstrip()
-        self._held = self._held[len(certain) :]
-        return [Text(certain)] if certain else []
+        return texts(text)
 
     def _block(self, char: str) -> list[Part]:
         current = self._calls.current
@@ -74,4 +58,4 @@ class HermesReader:
             return []
         text, self._raw, self._closing = self._raw, "", ""
         self._inside = False
-        return [Text(text)] if text else []
+        return texts(text)

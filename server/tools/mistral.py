@@ -3,39 +3,27 @@
 from collections.abc import Callable
 from typing import Literal
 
-from server.parts import CallPiece, Part, Text, merge, open_end
-from server.tools.calls import Calls
+from server.parts import CallPiece, Part, split_at
+from server.tools.char_reader import CharReader, texts
 from server.tools.json_text import JsonValue
 
 MARKER, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 State = Literal["text", "marker", "list", "object", "name", "arguments", "after"]
 
 
-class MistralReader:
+class MistralReader(CharReader):
     """What follows a list, or an object of arguments, is skipped up to the next marker."""
 
     def __init__(self, new_id: Callable[[], str], *, single: bool = False) -> None:
-        self._calls = Calls(new_id)
-        self._single = single
+        super().__init__(new_id, single=single)
         self._state: State = "text"
-        self._held = ""
         self._value = JsonValue()
-        self.finished = False
-
-    def push(self, piece: str) -> list[Part]:
-        """Takes the next piece of text."""
-        parts: list[Part] = []
-        for char in piece:
-            if self.finished:
-                break
-            parts += self._push(char)
-        return merge(parts)
 
     def flush(self) -> list[Part]:
         """Text that was held back; a name without arguments is a call with none."""
         held, self._held = self._held, ""
         if self._state == "text":
-            return [Text(held)] if held and not (self._calls.count and held.isspace()) else []
+            return [] if self._calls.count and held.isspace() else texts(held)
         return []
 
     def _push(self, char: str) -> list[Part]:
@@ -61,12 +49,10 @@ class MistralReader:
 
     def _text(self) -> list[Part]:
         shown = self._state == "text"
-        if self._held.endswith(MARKER):
-            text, self._held, self._state = self._held[: -len(MARKER)].rstrip(), "", "marker"
-            return [Text(text)] if shown and text else []
-        certain = self._held[: len(self._held) - open_end(self._held, MARKER)].rstrip()
-        self._held = self._held[len(certain) :]
-        return [Text(certain)] if shown and certain else []
+        text, self._held, marked = split_at(MARKER, self._held)
+        if marked:
+            self._state = "marker"
+        return texts(text) if shown else []
 
     def _object(self, char: str) -> list[Part]:
         pieces = self._calls.push(char)

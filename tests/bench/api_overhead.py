@@ -2,7 +2,8 @@
 
 An engine in a process of its own gives tokens at fixed times and writes down when; the client here writes down when
 each arrives. Added to the first token: all of its time that is not the engine's, from the request's first byte to the
-event's last. Added to a later token: from its message on the bus to its event at the client.
+event's last. Added to a later token: from its message on the bus to its event at the client. The floor is what remains
+if the server does nothing but pass messages on (`tests.bench.bare_server`).
 """
 
 import argparse
@@ -63,7 +64,13 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def run(clients: int, requests: int, tokens: int) -> str:
+SERVERS = {
+    "server": ["server", "--settings"],
+    "floor": ["tests.bench.bare_server"],
+}
+
+
+def run(kind: str, clients: int, requests: int, tokens: int) -> str:
     """One row of the table: milliseconds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -80,12 +87,16 @@ def run(clients: int, requests: int, tokens: int) -> str:
         interval = str(INTERVAL.get(clients, 0.1))
         engine = subprocess.Popen([sys.executable, "-m", "tests.bench.paced_engine", settings.bus, interval, str(log)])
         with (folder / "log").open("wb") as sink:
-            command = [sys.executable, "-m", "server", "--settings", str(folder / "settings.json")]
+            command = [sys.executable, "-m", *SERVERS[kind], str(folder / "settings.json")]
             server = subprocess.Popen(command, stderr=sink, env=os.environ | {"OMP_NUM_THREADS": "1"})
         try:
             wait_until(lambda: health(f"http://127.0.0.1:{settings.port}") == 200)
             before = cpu_seconds(server.pid)
-            results = asyncio.run(measure(settings.port, clients, requests, tokens))
+            try:
+                results = asyncio.run(measure(settings.port, clients, requests, tokens))
+            except AssertionError as error:
+                error.add_note((folder / "log").read_text())
+                raise
             used = cpu_seconds(server.pid) - before
         finally:
             for process in (server, engine):
@@ -100,7 +111,7 @@ def run(clients: int, requests: int, tokens: int) -> str:
         later += [(there - here) / 1e6 for here, there in zip(left[2:], arrived[2:], strict=True)]
     columns = [f"{percentile(values, share):.2f}" for values in (first, later) for share in (0.5, 0.99)]
     columns.append(f"{used / (len(results) * tokens) * 1e3:.2f}")
-    return f"| {clients} | {' | '.join(columns)} |"
+    return f"| {kind} | {clients} | {' | '.join(columns)} |"
 
 
 def main() -> None:
@@ -110,10 +121,12 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20, help="of each client")
     parser.add_argument("--tokens", type=int, default=100)
     arguments = parser.parse_args()
-    print("| clients | first token p50 | p99 | later token p50 | p99 | server CPU a token |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| | clients | first token p50 | p99 | later token p50 | p99 | server CPU a token |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for clients in map(int, arguments.clients.split(",")):
-        print(run(clients, arguments.requests if clients == 1 else 3, arguments.tokens), flush=True)
+        for kind in SERVERS:
+            requests = arguments.requests if clients == 1 else 3
+            print(run(kind, clients, requests, arguments.tokens), flush=True)
 
 
 if __name__ == "__main__":

@@ -193,9 +193,12 @@ def test_reasoning_is_kept_apart(native: Api, batch: int) -> None:
     for text, thinking in ((f"<think>\nHm, 🙂.\n</think>\n\nYes. {CALL}", False), ("Hm, 🙂.\n</think>\n\nYes.", True)):
         native.reply(text)
         fields = ask(tools=[WEATHER], extra_body={"chat_template_kwargs": {"thinking": thinking}})
-        message: Any = native.client().chat.completions.create(**fields).choices[0].message
+        whole: Any = native.client().chat.completions.create(**fields)
+        message = whole.choices[0].message
         assert (message.reasoning_content, message.content) == ("Hm, 🙂.", "Yes.")
         assert bool(message.tool_calls) == (not thinking)
+        usage = whole.usage
+        assert usage.completion_tokens_details.reasoning_tokens in range(4, usage.completion_tokens - 4)
         content, reasoning, _, _ = streamed(native.client().chat.completions.create(**fields, stream=True))
         assert (reasoning, content) == ("Hm, 🙂.", "Yes.")
 

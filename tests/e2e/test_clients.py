@@ -1,10 +1,8 @@
 """Other clients that people point at an OpenAI API, each against a real server process.
 
-The Python ones are in the `clients` extra, which `make install` leaves out because it is large; the npm client is
-fetched once. What is not there is skipped.
+The npm client is fetched once; where there is no npm, or nowhere to fetch from, it is skipped.
 """
 
-import importlib.util
 import json
 import os
 import shutil
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
 from tests.e2e.stub_api import MODEL, REPLY, Api
@@ -37,8 +36,7 @@ class City(BaseModel):
 
 
 def test_langchain(api: Api) -> None:
-    langchain_openai: Any = pytest.importorskip("langchain_openai", reason="not in the development environment")
-    model = langchain_openai.ChatOpenAI(model=MODEL, base_url=f"{api.url}/v1", api_key="none", max_retries=0)
+    model = ChatOpenAI(model=MODEL, base_url=f"{api.url}/v1", api_key="none", max_retries=0)
     assert model.invoke("hello").content == REPLY
     assert "".join(chunk.content for chunk in model.stream("hello")) == REPLY
     api.reply(CALL)
@@ -58,19 +56,14 @@ def _added(model: Any) -> Any:
 
 
 def test_langchain_over_responses(api: Api) -> None:
-    langchain_openai: Any = pytest.importorskip("langchain_openai", reason="not in the development environment")
-    model = langchain_openai.ChatOpenAI(
-        model=MODEL, base_url=f"{api.url}/v1", api_key="none", max_retries=0, use_responses_api=True
-    )
+    model = ChatOpenAI(model=MODEL, base_url=f"{api.url}/v1", api_key="none", max_retries=0, use_responses_api=True)
     assert model.invoke("hello").text == REPLY
     assert "".join(chunk.text for chunk in model.stream("hello")) == REPLY
 
 
 def test_litellm(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    if importlib.util.find_spec("litellm") is None:
-        pytest.skip("not in the development environment")
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    import litellm  # type: ignore[import-not-found,unused-ignore]
+    import litellm
 
     fields: Any = {
         "model": f"openai/{MODEL}",
@@ -90,8 +83,6 @@ def test_litellm(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("option", ["--no-stream", "--stream"])
 def test_the_llm_command_line_tool(api: Api, tmp_path: Path, option: str) -> None:
-    if importlib.util.find_spec("llm") is None:
-        pytest.skip("not in the development environment")
     (tmp_path / "extra-openai-models.yaml").write_text(
         f"- model_id: here\n  model_name: {MODEL}\n  api_base: {api.url}/v1\n  api_key_name: here\n"
     )

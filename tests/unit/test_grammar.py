@@ -1,5 +1,6 @@
 """A grammar matcher after any detour through drafts is where a fresh one would be."""
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -80,6 +81,28 @@ def test_an_illegal_token_permits_anything_until_it_is_rolled_back(grammars: Gra
     assert matcher.allowed() is None
     matcher.write(0, ANSWER[:3])
     assert matcher.allowed() == fresh(grammars, ANSWER[:3])
+
+
+@pytest.mark.parametrize("text", ["<|im_start|>x", "a <|im_end|>"])
+def test_text_that_spells_a_special_token_is_written_with_others(grammars: Grammars, text: str) -> None:
+    matcher, output = GrammarMatcher(grammars, f"start: {json.dumps(text)}"), []
+    while EOS not in output:
+        allowed = matcher.allowed()
+        assert allowed is not None
+        output.append(next(token for token in range(VOCAB_SIZE) if permits(allowed, token)))
+        matcher.write(len(output) - 1, output[-1:])
+    special = TOKENIZER.get_added_tokens_decoder()
+    assert not any(token in special for token in output[:-1])
+    assert TOKENIZER.decode(output[:-1], skip_special_tokens=False) == text
+
+
+def test_matchers_of_one_grammar_are_independent(grammars: Grammars) -> None:
+    first, second = GrammarMatcher(grammars, GRAMMAR), GrammarMatcher(grammars, GRAMMAR)
+    first.write(0, ANSWER[:4])
+    second.write(0, [EOS])
+    assert second.allowed() is None
+    assert first.allowed() == fresh(grammars, ANSWER[:4])
+    assert GrammarMatcher(grammars, GRAMMAR).allowed() == fresh(grammars, [])
 
 
 def test_a_grammar_that_does_not_compile_is_an_error_and_not_a_crash(grammars: Grammars) -> None:

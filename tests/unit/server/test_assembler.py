@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.assembler import Assembler, Delta
+from server.parts import PlainReader
+from server.reasoning import ReasoningReader
 from tests.small_model import EOS, byte_level_tokenizer
 
 TOKENIZER = byte_level_tokenizer()
@@ -103,3 +105,28 @@ def test_stop_strings_are_not_looked_for_before_min_tokens() -> None:
     assembler = Assembler(0, decode, ["a"], min_tokens=2)
     delta = assembler.push(tokens, [], "length")
     assert (delta.text, assembler.count) == (decode(tokens[:2]), 3)
+
+
+@given(st.text("ab <>/think\n🙂", max_size=20), words, st.booleans(), st.lists(st.integers(1, 5), max_size=20))
+def test_reasoning_tokens_are_counted_whatever_the_division(
+    thought: str, answer: str, closed: bool, sizes: list[int]
+) -> None:
+    before = encode(thought)
+    tokens = [*before, *encode("</think>" + answer if closed else ""), EOS]
+    counts = set()
+    for division in (sizes, [len(tokens)], [1] * len(tokens)):
+        assembler = Assembler(0, decode, reader=ReasoningReader(PlainReader(), inside=True))
+        run(assembler, tokens, division, "stop")
+        counts.add(assembler.reasoning)
+    (count,) = counts
+    if "</think>" not in thought and not thought.strip():
+        assert count == 0
+    elif "</think>" not in thought:
+        assert 0 < count <= len(tokens) - (len(encode(answer)) if closed else 0)
+
+
+def test_reasoning_tokens_are_those_of_the_thought() -> None:
+    for thought in ("ab", "the quick brown fox"):
+        assembler = Assembler(0, decode, reader=ReasoningReader(PlainReader(), inside=True))
+        assembler.push([*encode(thought), *encode("</think>"), *encode("the dog")], [], "length")
+        assert assembler.reasoning == len(encode(thought))

@@ -133,16 +133,26 @@ async def test_shutting_down_fails_everything(engine: StubEngine, client: Engine
         client.submit([generate("b")])
 
 
-@given(st.lists(st.tuples(st.sampled_from(["tick", "answer", "late", "lost"]), st.floats(0.1, 3.0)), max_size=40))
-def test_health_follows_the_last_answer_of_this_connection(steps: list[tuple[str, float]]) -> None:
-    health, now, timeout = EngineHealth(4.0), 0.0, 4.0
+INTERVAL = 1.0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["tick", "answer", "token", "late", "lost"]), st.floats(0.1, 9.0)), max_size=40)
+)
+def test_health_follows_the_last_sign_of_life_of_this_connection(steps: list[tuple[str, float]]) -> None:
+    health, now, timeout = EngineHealth(4.0, INTERVAL), 0.0, 4.0
     waiting: tuple[int, float] | None = None  # the probe on its way, and when it was sent
-    answered: float | None = None
+    alive: float | None = None
+    looked: float | None = None
     highest = 0
     for step, seconds in steps:
         now += seconds
         if step == "tick":
             number = health.next_probe(now)
+            asleep = 0.0 if looked is None else max(0.0, now - looked - 2 * INTERVAL)
+            looked = now
+            alive = None if alive is None else alive + asleep
+            waiting = None if waiting is None else (waiting[0], waiting[1] + asleep)
             if waiting is not None and now - waiting[1] <= timeout:
                 assert number is None
             else:
@@ -151,13 +161,43 @@ def test_health_follows_the_last_answer_of_this_connection(steps: list[tuple[str
                 highest, waiting = number, (number, now)
         elif step == "answer" and waiting is not None:
             assert health.answered(waiting[0], now)
-            waiting, answered = None, now
+            waiting, alive = None, now
+        elif step == "token":
+            health.heard(now)
+            alive = None if alive is None else now
         elif step == "late":
             assert not health.answered(highest + 1, now)
         elif step == "lost":
             health.disconnected()
-            waiting = answered = None
-        assert health.healthy(now) == (answered is not None and now - answered <= timeout)
+            waiting = alive = None
+        assert health.healthy(now) == (alive is not None and now - alive <= timeout)
+
+
+def test_a_process_that_was_suspended_does_not_blame_the_engine() -> None:
+    health = EngineHealth(4.0, INTERVAL)
+    number = health.next_probe(0.0)
+    assert number is not None
+    assert health.answered(number, 0.1)
+    assert health.next_probe(1.0) == number + 1
+    assert health.next_probe(3600.0) is None
+    assert health.healthy(3600.0)
+    assert health.answered(number + 1, 3600.0)
+
+
+async def test_a_suspended_server_goes_on_with_its_requests(engine: StubEngine) -> None:
+    now = 0.0
+    client = EngineClient(engine.endpoint, capacity=2, health_timeout=5.0, clock=lambda: now, probe_interval=0.02)
+    await client.start()
+    await until(lambda: client.healthy)
+    engine.pause_after = 1
+    submission = client.submit([generate("a")])
+    assert (await submission.get()).tokens == [7]
+    now = 3600.0
+    before = client.figures.status
+    await until(lambda: client.figures.status is not before)
+    engine.pause_after = None
+    assert await tokens(submission) == [8, 9]
+    await client.stop()
 
 
 def status(cycles: int, stages: list[StageTimings]) -> Status:

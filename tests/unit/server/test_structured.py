@@ -11,14 +11,14 @@ import pytest
 
 from server.chat_planning import ChatModel
 from server.errors import ApiError
-from server.parts import CallPiece, Part, merge, reasoning_of, text_of
+from server.parts import CallPiece, Part, Text, merge, reasoning_of, text_of
 from server.protocol import ChatCompletionRequest
 from server.structured import Restriction, special_literal
 from server.tokenizer import ModelTokenizer
 from server.tools.dialects import DIALECTS, choose_dialect
 from tests.small_model import EOS, SPECIAL, byte_level_tokenizer, write_model_folder
 from workers.errors import ConfigError
-from workers.grammar import GrammarMatcher, Grammars
+from workers.grammar import GrammarMatcher, Grammars, permits
 
 MARKERS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<think>", "</think>")
 ENDING = ('"', "}", ",", "</think>")
@@ -135,6 +135,51 @@ def test_a_schema_and_tools_leave_the_model_the_choice(folder: Path) -> None:
     texts = [text_of(parts) for parts in answers if not called(parts)]
     assert 0 < len(texts) < 12
     assert {json.loads(text)["a"] for text in texts} <= {True, False}
+
+
+STRICT = [{"type": "function", "function": TOOLS[0]["function"] | {"strict": True}}, TOOLS[1]]
+MIXED = [name for name, dialect in DIALECTS.items() if dialect.begins_with is not None]
+
+
+@pytest.mark.parametrize("dialect", MIXED)
+@pytest.mark.parametrize("thinks", [False, True])
+def test_strict_calls_between_free_text_fit_their_schemas(folder: Path, dialect: str, thinks: bool) -> None:
+    model = Model(folder, dialect, "<think> </think>" if thinks else "")
+    thought, prompt = ("hm</think>\n", "<think>\n") if thinks else ("", "")
+    marker = str(DIALECTS[dialect].begins_with)
+    names = set()
+    for seed in range(12):
+        parts = model.write(body(tools=STRICT), seed, prompt, f"{thought}well {marker}")
+        assert parts[0] == Text("well") or (thinks and parts[1] == Text("well"))
+        assert called(parts)
+        for name, arguments in called(parts):
+            names.add(name)
+            if name == "get_weather":
+                assert arguments.keys() == {"city", "days"}
+                assert arguments["city"] in ("the town", "the river")
+                assert isinstance(arguments["days"], int)
+            else:
+                assert isinstance(arguments, dict)
+        assert reasoning_of(parts) == ("hm" if thinks else "")
+    assert names == {"get_weather", "sleep"}
+
+
+@pytest.mark.parametrize("dialect", MIXED)
+def test_text_beside_strict_tools_is_free(folder: Path, dialect: str) -> None:
+    model = Model(folder, dialect)
+    for text in ("", "a < b [T {1} <tool", '{"name": "get_weather", "arguments": {}}'):
+        matcher = GrammarMatcher(model.grammars, str(getattr(model.restriction(body(tools=STRICT)), "grammar", None)))
+        matcher.write(0, model.tokenizer.encode(text, add_special_tokens=False))
+        allowed = matcher.allowed()
+        assert allowed is not None
+        assert permits(allowed, EOS)
+
+
+def test_strict_is_refused_where_any_json_may_be_a_call(folder: Path) -> None:
+    with pytest.raises(ApiError, match="'strict' of the function 'get_weather'") as caught:
+        Model(folder, "llama3_json").restriction(body(tools=STRICT))
+    assert caught.value.param == "tools"
+    assert Model(folder, "llama3_json").restriction(body(tools=STRICT, tool_choice="required")) is not None
 
 
 def test_reasoning_comes_before_a_restricted_answer(folder: Path) -> None:
