@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import asdict
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -102,7 +103,7 @@ def _info(info: EngineInfo) -> Metric:
         "max_model_len": str(info.max_model_len),
         "vocab_size": str(info.vocab_size),
         "rehearsal": str(info.rehearsal).lower(),
-        "emulated_stage_ms": f"{info.emulated_stage_ms:g}",
+        **{f"emulated_{name}": f"{ms:g}" for name, ms in asdict(info.emulated).items()},
     }
     metric = GaugeMetricFamily("echelon:engine_info", "What the engine serves", labels=list(labels))
     metric.add_metric(list(labels.values()), 1.0)

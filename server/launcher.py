@@ -165,6 +165,8 @@ class Launcher:
         say(f"serving {self._name} at {base}/v1 ({how})")
         if config.drafter.scripted_acceptance is not None:
             say("this is a rehearsal: drafts are accepted by chance, and the text means nothing")
+        if config.emulate:
+            say(f"emulated: {config.emulate}; speeds are those of a rehearsal")
         extra = "" if self._server_options.scheme == "http" else "--insecure "
         if self._server_options.api_keys:
             extra += f'-H "Authorization: Bearer ${KEYS_VARIABLE}" '

@@ -9,7 +9,7 @@ from typing import Any
 import zmq
 
 from speculation.channels import Channels
-from speculation.drafters.choose import choose_drafter, with_forced_tokens
+from speculation.drafters.choose import choose_drafter, with_emulated_time, with_forced_tokens
 from speculation.engine import Engine
 from workers.config import EngineConfig, load_config
 from workers.errors import ConfigError, EchelonError
@@ -40,7 +40,8 @@ def serve(config: EngineConfig) -> None:
     """Runs the engine until SIGTERM or SIGINT; with the in-process transport the stages run here too, in threads."""
     model = Path(config.model)
     vocab_size = read_facts(model).vocab_size
-    drafter = with_forced_tokens(choose_drafter(config, vocab_size), config.drafter, model)
+    drafter = with_emulated_time(choose_drafter(config, vocab_size), config.emulate.draft_ms)
+    drafter = with_forced_tokens(drafter, config.drafter, model)
     context: zmq.Context[Any] = zmq.Context()
     channels = Channels(context, config.endpoints)
     engine = Engine(config, vocab_size, drafter, channels)

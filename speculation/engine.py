@@ -85,7 +85,7 @@ class Engine:
             max_model_len=config.max_model_len,
             vocab_size=vocab_size,
             rehearsal=config.drafter.scripted_acceptance is not None,
-            emulated_stage_ms=config.emulate_stage_ms,
+            emulated=config.emulate,
         )
 
     def stop(self) -> None:

@@ -5,6 +5,7 @@ All are msgspec structs encoded as MessagePack by `workers.bus`; nothing here is
 
 import msgspec
 
+from workers.emulation import Emulation
 from workers.frames import Frame, Natural
 
 # --- sampling ---
@@ -239,7 +240,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     max_model_len: int
     vocab_size: int
     rehearsal: bool  # the sampler takes drafts by chance: the text means nothing
-    emulated_stage_ms: float
+    emulated: Emulation = Emulation()
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):

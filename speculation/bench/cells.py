@@ -9,6 +9,7 @@ from msgspec.structs import asdict
 
 from speculation.bench.configuration import Contender, Settings
 from speculation.bench.counters import Counters
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 
 
@@ -51,7 +52,7 @@ class Cell(msgspec.Struct, frozen=True):
     prefill_ns: list[float] | None  # a stage: its time for a prompt token
     beside: list[Contender]  # measured prompt by prompt in turn with these
     rehearsal: bool
-    emulated_stage_ms: float
+    emulated: Emulation
     split: str  # layers a stage
     date: str  # ISO 8601, UTC
     git: str

@@ -1,7 +1,9 @@
 """What is compared, and how each contender is started. Pure."""
 
 import msgspec
+from msgspec.structs import asdict
 
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 
 SINGLE = "single"  # all layers in one stage process, no speculation
@@ -29,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str = "auto"
     transport: str = "auto"
     delta: int = 0
-    emulate_stage_ms: float = 0.0
+    emulate: Emulation = Emulation()
     always_draft: bool = False
     ignore_eos: bool = False  # every answer then has `max_tokens` tokens
     scripted_acceptance: float | None = None
@@ -70,6 +72,7 @@ def check(settings: Settings, methods: tuple[str, ...], *, has_module: bool) -> 
         raise ConfigError("--max-tokens must be at least 2: the time after the first token is what is measured")
     if settings.limit is not None and settings.limit < 1:
         raise ConfigError("--limit must be at least 1 prompt a data set")
+    settings.emulate.check()
     if (SCRIPTED in methods) != (settings.scripted_acceptance is not None):
         raise ConfigError("--methods scripted and --scripted-acceptance P belong together; give both or neither")
     if has_module and not any(method in USES_MODULE for method in methods):
@@ -87,7 +90,9 @@ def serve_arguments(contender: Contender, settings: Settings, module: str | None
         arguments += ["--scripted-acceptance", str(settings.scripted_acceptance)]
     arguments += ["--max-model-len", str(settings.max_model_len), "--threads", str(settings.threads)]
     arguments += ["--device", settings.device, "--dtype", settings.dtype, "--transport", settings.transport]
-    arguments += ["--delta", str(settings.delta), "--emulate-stage-ms", str(settings.emulate_stage_ms)]
+    arguments += ["--delta", str(settings.delta)]
+    for name, ms in asdict(settings.emulate).items():
+        arguments += [f"--emulate-{name.replace('_', '-')}", str(ms)]
     if settings.always_draft and contender.method in SERVED:
         arguments.append("--always-draft")
     return arguments

@@ -4,6 +4,7 @@ import msgspec
 from msgspec.structs import asdict
 from prometheus_client.parser import text_string_to_metric_families
 
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 from workers.messages import HIT_RANKS, SpeculationCounts, StageTimings
 
@@ -57,7 +58,7 @@ class Snapshot(msgspec.Struct):
     waiting: int
     counters: Counters
     rehearsal: bool
-    emulated_stage_ms: float
+    emulated: Emulation
     split: str
 
     @property
@@ -90,7 +91,7 @@ def parse_metrics(text: str) -> Snapshot:
                 stages=stages,
             ),
             rehearsal=info["rehearsal"] == "true",
-            emulated_stage_ms=float(info["emulated_stage_ms"]),
+            emulated=Emulation(*(float(info[f"emulated_{name}"]) for name in Emulation.__struct_fields__)),
             split=info["split"],
         )
     except KeyError as error:

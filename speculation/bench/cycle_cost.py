@@ -18,6 +18,7 @@ from speculation.bench.figures import Row, rows
 from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
 from speculation.simulate.pipeline import speed_law
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 
 _PROMPT = Prompt("cycle-cost", "0", "Count.", 0)
@@ -48,7 +49,7 @@ class Point:
             "tiny",
             tokens,
             delta=self.delta,
-            emulate_stage_ms=self.stage_ms,
+            emulate=Emulation(stage_ms=self.stage_ms),
             scripted_acceptance=self.acceptance,
             ignore_eos=True,
         )
@@ -86,7 +87,7 @@ def measure(point: Point, tokens: int, log: Path) -> Row:
         prefill_ns=[0.0] * point.stages,  # one frame among hundreds
         beside=[],
         rehearsal=after.rehearsal,
-        emulated_stage_ms=after.emulated_stage_ms,
+        emulated=after.emulated,
         split=after.split,
         date="",
         git="",

@@ -11,6 +11,7 @@ from speculation.bench.cells import Answer, Cell
 from speculation.bench.configuration import HUGGING_FACE, NONE, ONE_DEVICE, SINGLE, Contender
 from speculation.bench.counters import Counters
 from speculation.bench.identity import Difference, differences
+from workers.emulation import Emulation
 from workers.messages import HIT_RANKS, StageTimings
 
 ALL = "all"  # the data sets together
@@ -65,7 +66,7 @@ class Row(msgspec.Struct):
     speedup_single: float | None = None
     speedup_hf: float | None = None
     split: str = ""
-    emulated_stage_ms: float = 0.0
+    emulated: Emulation = Emulation()
     rehearsal: bool = False
     interleaved: bool = True  # prompt by prompt with every other pipeline of the same stages
     differing: int = 0  # answers that are not those of the reference
@@ -129,7 +130,7 @@ def _row(cells: Sequence[Cell], dataset: str, pipelines: dict[int, set[Contender
         inter_token_ms_p50=percentile(gaps, 0.5),
         inter_token_ms_p99=percentile(gaps, 0.99),
         split=cells[0].split,
-        emulated_stage_ms=cells[0].emulated_stage_ms,
+        emulated=cells[0].emulated,
         rehearsal=any(cell.rehearsal for cell in cells),
         interleaved=all(_interleaved(cell, pipelines) for cell in cells),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from speculation.bench.configuration import METHODS, USES_MODULE, Contender, Settings, check, contenders
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 
 _QUICK_PROMPTS = 2
@@ -44,7 +45,7 @@ def parse(arguments: Sequence[str]) -> Options:
         dtype=given.dtype,
         transport=given.transport,
         delta=given.delta,
-        emulate_stage_ms=given.emulate_stage_ms,
+        emulate=Emulation(*(getattr(given, f"emulate_{name}") for name in Emulation.__struct_fields__)),
         always_draft=given.always_draft,
         ignore_eos=given.ignore_eos,
         scripted_acceptance=given.scripted_acceptance,
@@ -97,7 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-model-len", type=int, default=2048, help="as for `echelon serve` (default: %(default)s)")
     add("--delta", type=int, default=0, help="as for `echelon serve`")
     add("--always-draft", action="store_true", help="draft even while it loses; for figures of drafters alone")
-    add("--emulate-stage-ms", type=float, default=0.0, help="rehearsal: as for `echelon serve`")
+    for name in Emulation.__struct_fields__:
+        add(f"--emulate-{name.replace('_', '-')}", type=float, default=0.0, help="rehearsal: as for `echelon serve`")
     add("--scripted-acceptance", type=float, help="rehearsal: acceptance of the method `scripted`")
     return parser
 

@@ -71,8 +71,8 @@ def _warnings(results: Results) -> list[str]:
         for row in rows
         if row.error
     ]
-    if any(row.emulated_stage_ms for row in rows):
-        warnings.append("**Emulated**: every stage waits until its time has passed; this measures orchestration only.")
+    for emulated in dict.fromkeys(row.emulated for row in rows if row.emulated):
+        warnings.append(f"**Emulated** ({emulated}): times pass asleep; this measures orchestration only.")
     if any(row.rehearsal for row in rows):
         warnings.append("**Rehearsal**: `scripted` accepts drafts by chance, so its text means nothing.")
     if any(not row.interleaved for row in rows):
@@ -92,7 +92,7 @@ def _cells(row: Row) -> list[str]:
     if row.repeats > 1:
         speed += f" ({row.tokens_per_second_least:.1f}..{row.tokens_per_second_most:.1f})"
     return [
-        row.method + (" (rehearsal)" if row.rehearsal else "") + (" (emulated)" if row.emulated_stage_ms else ""),
+        row.method + (" (rehearsal)" if row.rehearsal else "") + (" (emulated)" if row.emulated else ""),
         str(row.stages),
         f"{row.temperature:g}",
         f"**{ALL}**" if row.dataset == ALL else row.dataset,

@@ -16,6 +16,7 @@ from speculation.bench.counters import Snapshot
 from speculation.bench.figures import computing_ns
 from speculation.bench.processes import Running
 from speculation.bench.prompts import DataSet, Prompt
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 
 _WARM_UP_TOKENS = 16
@@ -154,7 +155,7 @@ def _block(
                 prefill_ns=lane.prefill_ns,
                 beside=[other.contender for other, _ in todo if other is not lane],
                 rehearsal=now is not None and now.rehearsal,
-                emulated_stage_ms=0.0 if now is None else now.emulated_stage_ms,
+                emulated=Emulation() if now is None else now.emulated,
                 split="" if now is None else now.split,
                 date=date,
                 git=work.git,

@@ -113,15 +113,16 @@ def test_emulated_rehearsals_are_marked(prompts: Path, tmp_path: Path) -> None:
     done = finish(
         *("bench", "tiny", "--prompts", str(prompts), "--out", str(tmp_path), "--limit", "1", "--max-tokens", "40"),
         *("--methods", "scripted", "--scripted-acceptance", "1", "--stages", "3", "--emulate-stage-ms", "4"),
-        "--ignore-eos",
+        *("--emulate-head-ms", "1", "--emulate-draft-ms", "2", "--emulate-link-ms", "1", "--ignore-eos"),
     )
     assert done.returncode == 0, done.stderr
     (row,) = results(tmp_path)["rows"]
     assert row["rehearsal"]
-    assert row["emulated_stage_ms"] == 4
+    assert row["emulated"] == {"stage_ms": 4, "head_ms": 1, "draft_ms": 2, "link_ms": 1}
+    assert row["draft_ms"] >= 2
     assert row["acceptance"] == 1
     assert row["tokens_per_cycle"] == pytest.approx(39 / 41)  # the first token fills the pipeline
-    assert row["tokens_per_second"] < 1000 / 4 * 1.1
+    assert row["tokens_per_second"] < 1000 / 5 * 1.1
     assert all(stage["emulate"] > 0 for stage in row["stage_shares"])
     assert "scripted (rehearsal) (emulated)" in done.stdout
 

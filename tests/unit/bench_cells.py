@@ -3,6 +3,7 @@
 from speculation.bench.cells import Answer, Cell, CellKey
 from speculation.bench.configuration import Contender
 from speculation.bench.counters import Counters
+from workers.emulation import Emulation
 from workers.messages import SpeculationCounts, StageTimings
 
 MS = 1_000_000  # ns
@@ -54,7 +55,7 @@ def cell(
         prefill_ns=prefill_ns,
         beside=beside or [],
         rehearsal=rehearsal,
-        emulated_stage_ms=0.0,
+        emulated=Emulation(),
         split="8,8",
         date="2026-01-01T00:00:00+00:00",
         git="0" * 40,

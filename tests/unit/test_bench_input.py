@@ -15,6 +15,7 @@ from speculation.bench.counters import Counters, parse_metrics
 from speculation.bench.options import parse
 from speculation.bench.prompts import load_data_sets
 from speculation.bench.streaming import Collected
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 from workers.messages import EngineInfo, SpeculationCounts, StageTimings, Status
 
@@ -30,13 +31,18 @@ def test_methods_of_one_device_run_once_beside_the_first_stages() -> None:
 
 
 def test_each_contender_becomes_a_serve_command() -> None:
-    settings = Settings("tiny", 64, scripted_acceptance=0.8, delta=1, emulate_stage_ms=5.0)
+    settings = Settings("tiny", 64, scripted_acceptance=0.8, delta=1, emulate=Emulation(stage_ms=5.0, link_ms=0.5))
     single = serve_arguments(Contender("single", 1), settings, "/module")
     assert single[single.index("--drafter") + 1] == "none"
     assert "--draft-module" not in single
     assert "/module" in serve_arguments(Contender("pdm+ngram", 3), settings, "/module")
     scripted = serve_arguments(Contender("scripted", 3), settings, None)
-    for option, value in (("--scripted-acceptance", "0.8"), ("--delta", "1"), ("--emulate-stage-ms", "5.0")):
+    for option, value in (
+        ("--scripted-acceptance", "0.8"),
+        ("--delta", "1"),
+        ("--emulate-stage-ms", "5.0"),
+        ("--emulate-link-ms", "0.5"),
+    ):
         assert scripted[scripted.index(option) + 1] == value
 
 
@@ -61,6 +67,7 @@ def test_quick_is_a_fixed_small_subset_that_can_be_changed() -> None:
         (["--limit", "0"], "--limit"),
         (["--repeats", "0"], "--repeats"),
         (["--methods", "scripted"], "--scripted-acceptance"),
+        (["--emulate-head-ms", "-1"], "--emulate-head-ms"),
         (["--scripted-acceptance", "0.5"], "--methods scripted"),
         (["--methods", "pdm", "--draft-module", "no/such/module"], "--draft-module no/such/module"),
     ],
@@ -146,7 +153,7 @@ def text_of(status: Status) -> str:
 def status(scale: int) -> Status:
     return Status(
         number=1,
-        info=EngineInfo(2, (9, 7), "ngram", 0, 2048, 512, rehearsal=True, emulated_stage_ms=2.5),
+        info=EngineInfo(2, (9, 7), "ngram", 0, 2048, 512, rehearsal=True, emulated=Emulation(2.5, 1.0, 0.5, 0.25)),
         running=1,
         waiting=2,
         counts=SpeculationCounts(*(scale * value for value in (20, 10, 4, 6, 30, 14)), [scale * i for i in range(5)]),
@@ -165,7 +172,7 @@ def test_figures_survive_the_way_through_metrics() -> None:
     expected = Counters(told.counts, told.full_cycles, told.full_cycle_ns, told.drafts, told.draft_ns, told.stages)
     assert snapshot.counters == expected
     assert (snapshot.running, snapshot.waiting, snapshot.rehearsal) == (1, 2, True)
-    assert (snapshot.emulated_stage_ms, snapshot.split) == (2.5, "9,7")
+    assert (snapshot.emulated, snapshot.split) == (told.info.emulated, "9,7")
 
 
 def test_differences_and_sums_of_figures() -> None:

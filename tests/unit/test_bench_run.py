@@ -11,6 +11,7 @@ from speculation.bench.configuration import Contender, Settings
 from speculation.bench.counters import Counters, Snapshot
 from speculation.bench.prompts import DataSet, Prompt
 from speculation.bench.run import Work, run
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 from workers.messages import SpeculationCounts, StageTimings
 
@@ -43,7 +44,7 @@ class Fake:
     def snapshot(self) -> Snapshot | None:
         stage = StageTimings(tokens=self._tokens, forward_ns=1000 * self._tokens)
         counts = SpeculationCounts(cycles=self._tokens)
-        return Snapshot(0, 0, Counters(counts, 0, 0, 0, 0, [stage]), False, 0.0, "8,8")
+        return Snapshot(0, 0, Counters(counts, 0, 0, 0, 0, [stage]), False, Emulation(), "8,8")
 
     def stop(self) -> None:
         self.stopped = True
