@@ -27,6 +27,7 @@ from workers.messages import (
     Ping,
     Pong,
     Probe,
+    RankTimings,
     Ready,
     Sample,
     SpeculationCounts,
@@ -71,6 +72,8 @@ class Engine:
         self._full_cycles = 0
         self._full_cycle_ns = 0
         self._last_sample_ns = 0
+        self._decode_ns = 0
+        self._commit_ns = 0
         self._governor = Governor(config.stages)
         self._drafts = 0
         self._draft_ns = 0
@@ -155,7 +158,9 @@ class Engine:
 
     def _on_result(self, message: FromStage) -> None:
         if isinstance(message, Sample):
+            started, announced = time.perf_counter_ns(), self._channels.announce_ns
             self._on_sample(message)
+            self._commit_ns += time.perf_counter_ns() - started - (self._channels.announce_ns - announced)
         elif isinstance(message, Pong):
             for client, number in self._pings.pong(message):
                 self._channels.answer(client, self._status(number))
@@ -199,6 +204,8 @@ class Engine:
 
     def _time_cycle(self, step: Step) -> None:
         now = time.perf_counter_ns()
+        if self._schedule.outputs > 1:  # the first is the prefill's
+            self._decode_ns += now - self._last_sample_ns
         if step.full_cycle:
             self._full_cycles += 1
             self._full_cycle_ns += now - self._last_sample_ns
@@ -316,4 +323,5 @@ class Engine:
             draft_ns=self._draft_ns,
             quiet=self._governor.quiet and not self._config.drafter.always,
             stages=self._pings.timings,
+            rank=RankTimings(self._decode_ns, self._commit_ns, self._channels.announce_ns),
         )

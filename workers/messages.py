@@ -243,6 +243,14 @@ class EngineInfo(msgspec.Struct, frozen=True):
     emulated: Emulation = Emulation()
 
 
+class RankTimings(msgspec.Struct):
+    """Cumulative times of the speculation rank, nanoseconds."""
+
+    decode_ns: int = 0  # between the first and the last verified token of each request
+    commit_ns: int = 0  # handling samples, announcements not counted
+    announce_ns: int = 0  # handing control messages to the channels of all stages
+
+
 class Status(msgspec.Struct, frozen=True, tag="status"):
     """Cumulative figures, as of a ping answered by every stage."""
 
@@ -257,6 +265,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     draft_ns: int  # time it took over them
     quiet: bool  # drafts are stopped for now, because they lost against plain decoding
     stages: list[StageTimings]
+    rank: RankTimings = msgspec.field(default_factory=RankTimings)
 
 
 FromEngine = Tokens | Failed | Status
