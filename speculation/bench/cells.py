@@ -11,6 +11,7 @@ from speculation.bench.configuration import Contender, Settings
 from speculation.bench.counters import Counters
 from workers.emulation import Emulation
 from workers.errors import ConfigError
+from workers.messages import StageTimings
 
 
 class CellKey(msgspec.Struct, frozen=True, order=True):
@@ -49,7 +50,10 @@ class Cell(msgspec.Struct, frozen=True):
     key: CellKey
     answers: list[Answer]
     counters: Counters | None  # what the engine counted meanwhile; None for Hugging Face
-    prefill_ns: list[float] | None  # a stage: its time for a prompt token
+    prefill: list[StageTimings] | None  # a stage: its time for prompts alone, in the warm-up
+    prompt_frames: int  # that were computed for the prompts of the answers
+    devices: int
+    energy_mj: int | None  # of its devices, while it answered; None where they do not tell
     beside: list[Contender]  # measured prompt by prompt in turn with these
     rehearsal: bool
     emulated: Emulation

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from speculation.bench.cells import Cell, CellKey
-from speculation.bench.configuration import NONE, SCRIPTED, Contender, Settings
+from speculation.bench.configuration import NONE, Contender, Settings
 from speculation.bench.figures import Row, rows
 from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
 from speculation.simulate.pipeline import speed_law
 from workers.emulation import Emulation
 from workers.errors import ConfigError
+from workers.messages import StageTimings
 
 _PROMPT = Prompt("cycle-cost", "0", "Count.", 0)
 _WARM_UP_TOKENS = 50
@@ -41,7 +42,7 @@ class Point:
     @property
     def contender(self) -> Contender:
         """How it is served."""
-        return Contender(NONE if self.acceptance is None else SCRIPTED, self.stages)
+        return Contender(NONE if self.acceptance is None else "scripted", self.stages)
 
     def settings(self, tokens: int) -> Settings:
         """Its settings, for `tokens` tokens."""
@@ -84,7 +85,10 @@ def measure(point: Point, tokens: int, log: Path) -> Row:
         key=CellKey(point.contender, 0.0, _PROMPT.dataset, 0),
         answers=[answer],
         counters=after.counters.since(before.counters),
-        prefill_ns=[0.0] * point.stages,  # one frame among hundreds
+        prefill=[StageTimings() for _ in range(point.stages)],  # one frame among hundreds
+        prompt_frames=1,
+        devices=point.stages,
+        energy_mj=None,
         beside=[],
         rehearsal=after.rehearsal,
         emulated=after.emulated,

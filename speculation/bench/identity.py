@@ -19,6 +19,11 @@ class Difference(msgspec.Struct, frozen=True):
     question: str
     position: int  # of the token in the answer; -1 where the prompts differ already
 
+    @property
+    def near_tie(self) -> bool:
+        """Whether the method may differ here: frames of several tokens go through kernels of other shapes."""
+        return self.contender.how.rounds and self.position >= 0
+
 
 def differences(cells: Iterable[Cell]) -> list[Difference]:
     """Every answer that is not that of the reference: `none` with the fewest stages, or else `single`, or the first.

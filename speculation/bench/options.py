@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from speculation.bench.configuration import METHODS, USES_MODULE, Contender, Settings, check, contenders
+from speculation.bench.configuration import METHODS, USES_MODEL, USES_MODULE, Contender, Settings, check, contenders
 from workers.emulation import Emulation
 from workers.errors import ConfigError
 
@@ -45,6 +45,8 @@ def parse(arguments: Sequence[str]) -> Options:
         dtype=given.dtype,
         transport=given.transport,
         delta=given.delta,
+        num_speculative_tokens=given.num_speculative_tokens,
+        draft_model=given.draft_model,
         emulate=Emulation(*(getattr(given, f"emulate_{name}") for name in Emulation.__struct_fields__)),
         always_draft=given.always_draft,
         ignore_eos=given.ignore_eos,
@@ -92,6 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--ignore-eos", action="store_true", help="go on after end tokens, so that all answers are equally long")
     add("--seed", type=int, default=0, help="from which each prompt's seed is made")
     add("--draft-module", type=Path, help=f"for {' and '.join(USES_MODULE)} (default: the one that comes with Echelon)")
+    add("--draft-model", help=f"smaller model with the same tokens, for {' and '.join(USES_MODEL)}")
+    add("--num-speculative-tokens", type=int, default=4, help="drafts a frame, for dtv-… (default: %(default)s)")
     for name in ("--device", "--dtype", "--transport"):
         add(name, default="cpu" if name == "--device" else "auto", help="as for `echelon serve`")
     add("--threads", type=int, default=1, help="CPU threads of a stage, and of Hugging Face (default: %(default)s)")

@@ -58,6 +58,11 @@ def test_every_method_gives_the_same_tokens_and_a_row_of_figures(measured: tuple
         assert row["prompts"] == 2
         assert row["tokens_per_second"] > 0
         assert row["interleaved"]
+        assert (row["joules_per_token"], row["tokens_per_second_per_device"] > 0) == (None, True)
+        if row["method"] != "hf":
+            assert row["engine_tokens_per_second"] > 0
+            parts = row["cycle_parts"]
+            assert min(parts["forward"], parts["sample"] + parts["wait"], parts["announce"], parts["commit"]) > 0
     assert rows["none", 0]["E"] == 1
     assert rows["none", 0]["acceptance"] is None
     ngram = rows["ngram", 1]

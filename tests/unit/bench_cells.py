@@ -4,7 +4,7 @@ from speculation.bench.cells import Answer, Cell, CellKey
 from speculation.bench.configuration import Contender
 from speculation.bench.counters import Counters
 from workers.emulation import Emulation
-from workers.messages import SpeculationCounts, StageTimings
+from workers.messages import RankTimings, SpeculationCounts, StageTimings
 
 MS = 1_000_000  # ns
 
@@ -30,7 +30,13 @@ def counters(
         hits=[accepted, accepted, verified, verified, verified],
     )
     return Counters(
-        counts, full_cycles=10, full_cycle_ns=120 * MS, drafts=verified, draft_ns=2 * verified * MS, stages=stages
+        counts,
+        full_cycles=10,
+        full_cycle_ns=120 * MS,
+        drafts=verified,
+        draft_ns=2 * verified * MS,
+        stages=stages,
+        rank=RankTimings(decode_ns=20 * cycles * MS, commit_ns=cycles * MS, announce_ns=3 * cycles * MS),
     )
 
 
@@ -43,7 +49,9 @@ def cell(
     temperature: float = 0.0,
     repeat: int = 0,
     counted: Counters | None = None,
-    prefill_ns: list[float] | None = None,
+    prefill: list[StageTimings] | None = None,
+    energy_mj: int | None = None,
+    devices: int | None = None,
     beside: list[Contender] | None = None,
     rehearsal: bool = False,
 ) -> Cell:
@@ -52,7 +60,10 @@ def cell(
         key=CellKey(Contender(method, stages), temperature, dataset, repeat),
         answers=answers,
         counters=counted,
-        prefill_ns=prefill_ns,
+        prefill=prefill,
+        prompt_frames=len(answers),
+        devices=stages if devices is None else devices,
+        energy_mj=energy_mj,
         beside=beside or [],
         rehearsal=rehearsal,
         emulated=Emulation(),
