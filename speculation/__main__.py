@@ -11,6 +11,7 @@ import zmq
 from speculation.channels import Channels
 from speculation.drafters.choose import choose_drafter, with_emulated_time, with_forced_tokens
 from speculation.engine import Engine
+from speculation.policy import choose_policy
 from workers.config import EngineConfig, load_config
 from workers.errors import ConfigError, EchelonError
 from workers.lifecycle import die_with_parent
@@ -39,12 +40,13 @@ def main() -> int:
 def serve(config: EngineConfig) -> None:
     """Runs the engine until SIGTERM or SIGINT; with the in-process transport the stages run here too, in threads."""
     model = Path(config.model)
+    policy = choose_policy(config)
     vocab_size = read_facts(model).vocab_size
     drafter = with_emulated_time(choose_drafter(config, vocab_size), config.emulate.draft_ms)
     drafter = with_forced_tokens(drafter, config.drafter, model)
     context: zmq.Context[Any] = zmq.Context()
     channels = Channels(context, config.endpoints)
-    engine = Engine(config, vocab_size, drafter, channels)
+    engine = Engine(config, vocab_size, policy, drafter, channels)
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: engine.stop())
     threads = []

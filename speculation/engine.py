@@ -5,12 +5,14 @@ import secrets
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from speculation.channels import Channels
-from speculation.drafters.base import Drafter, Start
+from speculation.drafters.base import Draft, Drafter, Start
 from speculation.governor import Governor
 from speculation.health import PingRounds
+from speculation.policy import FramePolicy
 from speculation.schedule import Schedule, Step
 from speculation.slots import choose_slot
 from workers.config import EngineConfig
@@ -53,15 +55,16 @@ class _Request:
 class Engine:
     """Serves one request at a time, first come first served, with every stage at work on it."""
 
-    def __init__(self, config: EngineConfig, vocab_size: int, drafter: Drafter, channels: Channels) -> None:
+    def __init__(
+        self, config: EngineConfig, vocab_size: int, policy: FramePolicy, drafter: Drafter, channels: Channels
+    ) -> None:
         self._config = config
         self._drafter = drafter
         self._channels = channels
         # Starting anywhere makes a frame that a stage still sends for an earlier rank 0 one that nobody expects.
         numbers = itertools.count(secrets.randbits(_FIRST_NUMBER_BITS))
         self._schedules = [
-            Schedule(slot, config.stages, config.delta, config.prefill_chunk, numbers)
-            for slot in range(config.sequences)
+            Schedule(slot, config.stages, policy, config.prefill_chunk, numbers) for slot in range(config.sequences)
         ]
         self._schedule = self._schedules[0]  # of the slot that has the pipeline
         self._least_recent = list(range(config.sequences))  # slots, the one used longest ago first
@@ -89,6 +92,7 @@ class Engine:
             vocab_size=vocab_size,
             rehearsal=config.drafter.scripted_acceptance is not None,
             emulated=config.emulate,
+            num_speculative_tokens=config.drafter.num_speculative_tokens,
         )
 
     def stop(self) -> None:
@@ -172,35 +176,32 @@ class Engine:
             raise OutOfStep(f"stage {message.stage} reported ready a second time")
 
     def _on_sample(self, sample: Sample) -> None:
-        if sample.error is not None:
-            self._on_unsampled(sample, sample.error)
-            return
+        if not self._schedule.concerns(sample):
+            return  # it followed a rejected draft, or belongs to a request that has ended
         before = self._schedule.counts.cycles
-        if sample.sequence != self._schedule.sequence:
-            return  # of a request that has ended
         step = self._schedule.sample(sample)
         self._channels.announce(step.control)
-        if step.token is not None:
+        if step.tokens:
             self._time_cycle(step)
-            self._governor.token(time.monotonic(), self._schedule.counts.cycles - before)
+            self._governor.token(time.monotonic(), self._schedule.counts.cycles - before, len(step.tokens))
             self._rank(step)
             self._emit(step, sample.logprobs)
+        if sample.error is not None and step.finish is None:
+            self._give_up(sample.error)
 
-    def _on_unsampled(self, sample: Sample, error: str) -> None:
+    def _give_up(self, error: str) -> None:
         """The running request cannot go on; the engine can."""
-        here = (self._schedule.sequence, self._schedule.epoch)
-        if self._running is None or (sample.sequence, sample.epoch) != here:
-            return  # it followed a draft that has been rejected
+        assert self._running is not None
         self._channels.announce(self._schedule.abort().control)
         self._channels.answer(self._running.client, Failed(self._running.generate.id, error))
         self._finish()
 
     def _rank(self, step: Step) -> None:
-        """Where the verified token stood among the drafter's candidates for its position."""
-        candidates = self._candidates.pop(self._schedule.verified - 1, None)
-        if candidates is not None:
-            place = candidates.index(step.token) if step.token in candidates else None
-            self._schedule.counts.rank(place)
+        """Where the verified tokens stood among the drafter's candidates for their positions."""
+        for position, token in enumerate(step.tokens, self._schedule.verified - len(step.tokens)):
+            candidates = self._candidates.pop(position, None)
+            if candidates is not None:
+                self._schedule.counts.rank(candidates.index(token) if token in candidates else None)
 
     def _time_cycle(self, step: Step) -> None:
         now = time.perf_counter_ns()
@@ -211,36 +212,40 @@ class Engine:
             self._full_cycle_ns += now - self._last_sample_ns
         self._last_sample_ns = now
 
-    def _emit(self, step: Step, logprobs: TokenLogprobs | None) -> None:
+    def _emit(self, step: Step, logprobs: Sequence[TokenLogprobs]) -> None:
         assert self._running is not None
-        assert step.token is not None
+        schedule = self._schedule
         message = Tokens(
             id=self._running.generate.id,
-            tokens=[step.token],
-            logprobs=[] if logprobs is None else [logprobs],
+            tokens=list(step.tokens),
+            logprobs=list(logprobs[: len(step.tokens)]),
             finish=step.finish,
-            counts=self._schedule.counts if step.finish is not None else None,
-            cached=self._schedule.reused if self._schedule.outputs == 1 else 0,
+            counts=schedule.counts if step.finish is not None else None,
+            cached=schedule.reused if schedule.outputs == len(step.tokens) else 0,
         )
         self._channels.answer(self._running.client, message)
         if step.finish is not None:
             self._finish()
             return
-        if step.rejected:
-            self._candidates.clear()
-            self._drafter.rejected(self._schedule.verified - 1, self._schedule.epoch)
-        self._drafter.verified(self._schedule.tokens, self._schedule.verified)
+        for count in range(schedule.verified - len(step.tokens) + 1, schedule.verified + 1):
+            if step.rejected and count == schedule.verified:
+                self._candidates.clear()
+                self._drafter.rejected(count - 1, schedule.epoch)
+            self._drafter.verified(schedule.tokens, count)
 
     def _draft(self) -> bool:
         """Makes a draft if one is wanted, and returns whether it did; a sample may be waiting before the next."""
         schedule = self._schedule
-        if not schedule.wants_draft() or not (self._config.drafter.always or self._governor.drafting):
+        if not schedule.wants_draft():
             return False
-        started = time.perf_counter_ns()
-        draft = self._drafter.draft(schedule.tokens)
-        self._drafts += 1
-        self._draft_ns += time.perf_counter_ns() - started
+        draft: Draft | None = None
+        if self._config.drafter.always or self._governor.drafting:
+            started = time.perf_counter_ns()
+            draft = self._drafter.draft(schedule.tokens)
+            self._drafts += 1
+            self._draft_ns += time.perf_counter_ns() - started
         if draft is None:
+            self._channels.announce(schedule.flush().control)
             return False
         self._candidates[len(schedule.tokens)] = draft.candidates
         self._channels.announce(schedule.draft(draft.token).control)

@@ -54,13 +54,13 @@ class Governor:
         """A request starts: the time until its first token says nothing."""
         self._last = None
 
-    def token(self, now: float, cycles: int) -> None:
-        """A token was verified at `now` seconds; it took `cycles` pipeline cycles by count."""
+    def token(self, now: float, cycles: int, count: int = 1) -> None:
+        """`count` tokens were verified at `now` seconds; they took `cycles` pipeline cycles by count."""
         last, self._last = self._last, now
         if last is None:
             return
         measurement = self._now
-        measurement.tokens += 1
+        measurement.tokens += count
         measurement.seconds += now - last
         measurement.cycles += cycles
         if measurement.tokens >= self._phase.value:

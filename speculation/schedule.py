@@ -1,8 +1,8 @@
 """The pipeline schedule: which frame enters next, and what a sample means. No torch, no sockets, no clock.
 
 One list holds everything about a sequence: `tokens[:verified]` is final, `tokens[verified:]` are drafts. Frames are cut
-from it in order; `announced` says how far. A draft that found no free credit is a token not yet announced.
-See docs/design.md, "Frames and epochs".
+from it in order, as the policy says; `announced` says how far. A draft that waits for a credit, or for more drafts to
+share its frame, is a token not yet announced. See docs/design.md, "Frames and epochs".
 """
 
 from collections import deque
@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from speculation.policy import FramePolicy
 from workers.errors import OutOfStep
 from workers.frames import Frame
 from workers.messages import Rollback, Sample, SpeculationCounts
@@ -22,23 +23,24 @@ class Step:
     """What follows from one event. `control` goes to every stage, in order, before anything else happens."""
 
     control: Sequence[Frame | Rollback] = ()
-    token: int | None = None  # newly verified
-    finish: Finish | None = None  # with the last token
-    rejected: bool = False  # `token` stands where a draft was wrong
-    full_cycle: bool = False  # the pipeline was full when this token was verified, and stayed so
+    tokens: Sequence[int] = ()  # newly verified
+    finish: Finish | None = None  # after the last token
+    rejected: bool = False  # the last token stands where a draft was wrong
+    full_cycle: bool = False  # the pipeline was full when these tokens were verified, and stayed so
 
 
 @dataclass
 class Schedule:
     """One sequence slot.
 
-    Invariants, between calls: frames in `in_flight` are alive, consecutive, and end at `announced`; the oldest one that
-    wants a sample ends at `verified`; at most one draft is not announced; at most `credits` frames are in flight.
+    Invariants, between calls: frames in `in_flight` are alive, consecutive, and end at `announced`; the first sample of
+    the oldest one that wants any belongs at `verified`; at most one frame's worth of tokens is not announced; and no
+    more frames are in flight than the policy allows.
     """
 
     sequence: int
     stages: int
-    delta: int
+    policy: FramePolicy
     prefill_chunk: int
     numbers: Iterator[int]  # announcement numbers, shared by all slots of an engine
     epoch: int = 0
@@ -54,11 +56,6 @@ class Schedule:
     _limit: int = 0
     _stop_tokens: Collection[int] = ()
     _refilling: bool = True  # the next token to verify had no draft ahead of it
-
-    @property
-    def credits(self) -> int:
-        """Most alive frames in flight."""
-        return self.stages + self.delta
 
     @property
     def outputs(self) -> int:
@@ -100,14 +97,14 @@ class Schedule:
     def wants_draft(self) -> bool:
         """Whether a draft of the token after `tokens` is of use now.
 
-        Drafting runs one ahead of the credits. It begins with the first verified token, and does not go past an end
-        token or past the last token whose frame could still yield one.
+        Drafting runs one frame ahead of the credits, if there are several. It begins with the first verified token, and
+        does not go past an end token or past the last token whose frame could still yield one.
         """
         return (
             self.running
-            and self.credits > 1
             and self.verified > self._prompt
-            and self.announced == len(self.tokens)
+            and len(self.tokens) - self.announced < self.policy.width
+            and (self.policy.credits > 1 or not self.in_flight)
             and len(self.tokens) < self._limit - 1
             and self.tokens[-1] not in self._stop_tokens
         )
@@ -120,24 +117,31 @@ class Schedule:
         self.counts.drafted += 1
         return Step(self._announce())
 
-    def sample(self, sample: Sample) -> Step:
-        """What the last stage says of the oldest frame in flight. Samples of an older epoch mean nothing.
+    def flush(self) -> Step:
+        """No draft is to be had for now: a frame that waits for more of them goes as it is."""
+        return Step(self._announce(flush=True))
 
-        Raises `OutOfStep` if it is not the oldest frame.
+    def concerns(self, sample: Sample) -> bool:
+        """Whether the frame of the sample is alive; other samples mean nothing."""
+        return self.running and (sample.sequence, sample.epoch) == (self.sequence, self.epoch)
+
+    def sample(self, sample: Sample) -> Step:
+        """What the last stage says of the oldest frame in flight.
+
+        After a sample with an error, which may lack tokens, only `abort` is of use, unless the request has ended.
+        Raises `OutOfStep` if it is not of the oldest frame.
         """
-        if sample.epoch != self.epoch or not self.running:
+        if not self.concerns(sample):
             return Step()
         frame = self.in_flight.popleft() if self.in_flight else None
-        if frame is None or frame.end - 1 != sample.position or frame.wants_sample != (sample.token is not None):
+        if frame is None or not self._fits(sample, frame):
             raise OutOfStep(
                 f"rank 0 expected the sample of {frame}, the last stage sent one of sequence {sample.sequence}, "
                 f"epoch {sample.epoch}, position {sample.position}"
             )
         if frame.position == self._canonical and len(frame.tokens) == self.prefill_chunk and frame.end <= self._prompt:
             self._canonical = frame.end
-        if sample.token is None:
-            return Step(self._announce())
-        return self._verify(sample.token)
+        return self._verify(sample.tokens) if sample.tokens else Step(self._announce())
 
     def abort(self) -> Step:
         """Ends the request wherever it is."""
@@ -145,33 +149,48 @@ class Schedule:
             return Step()
         return Step([self._end()], finish="abort")
 
-    def _verify(self, token: int) -> Step:
+    def _fits(self, sample: Sample, frame: Frame) -> bool:
+        if not frame.wants_sample:
+            return sample.position == frame.end and not sample.tokens
+        whole = bool(sample.tokens) or sample.error is not None
+        return sample.position == self.verified and sample.end <= frame.end + 1 and whole
+
+    def _verify(self, sampled: Sequence[int]) -> Step:
+        """Takes over what was sampled after each token of a frame, up to the first that is not the draft there."""
         was_full = len(self.in_flight) + 1 >= self.stages
         if self.verified > self._prompt:  # the first token is the prefill's, and costs no decode cycle
             self.counts.cycles += self.stages if self._refilling else 1
-        drafted = self.verified < len(self.tokens)
-        accepted = drafted and self.tokens[self.verified] == token
-        if accepted:
-            self.counts.accepted += 1
-        elif drafted:
-            self.counts.rejected += 1
-            self.counts.discarded += len(self.tokens) - self.verified - 1
-            del self.tokens[self.verified :]
-        if not accepted:
-            self.tokens.append(token)
-        self.verified += 1
-        finish: Finish | None = None
-        if token in self._stop_tokens:
-            finish = "stop"
-        elif self.verified == self._limit:
-            finish = "length"
+        start = self.verified
+        for token in sampled:
+            drafted = self.verified < len(self.tokens)
+            accepted = drafted and self.tokens[self.verified] == token
+            rejected = drafted and not accepted
+            if accepted:
+                self.counts.accepted += 1
+            elif rejected:
+                self.counts.rejected += 1
+                self.counts.discarded += len(self.tokens) - self.verified - 1
+                del self.tokens[self.verified :]
+            if not accepted:
+                self.tokens.append(token)
+            self.verified += 1
+            finish = self._finish(token)
+            if finish is not None or not accepted:
+                break
+        tokens = self.tokens[start : self.verified]
         if finish is not None:
-            return Step([self._end()], token, finish)
-        if drafted and not accepted:
+            return Step([self._end()], tokens, finish)
+        if rejected:
             self._roll_back()
         full_cycle = was_full and accepted and not self._refilling
         self._refilling = not accepted
-        return Step(self._announce(), token, None, drafted and not accepted, full_cycle)
+        return Step(self._announce(), tokens, None, rejected, full_cycle)
+
+    def _finish(self, token: int) -> Finish | None:
+        """Whether the request ends with `token`, the newest that is verified."""
+        if token in self._stop_tokens:
+            return "stop"
+        return "length" if self.verified == self._limit else None
 
     def _roll_back(self) -> None:
         """Everything in flight is dead. The corrected token's frame, of the new epoch, tells the stages."""
@@ -186,12 +205,11 @@ class Schedule:
         self.running = False
         return Rollback(self.sequence, self.epoch)
 
-    def _announce(self) -> list[Frame]:
-        """Cuts as many frames as there are tokens and credits: prompt chunks, then one token a frame."""
+    def _announce(self, *, flush: bool = False) -> list[Frame]:
+        """Cuts as many frames as there are tokens and credits; `flush` cuts what would wait for more drafts."""
         frames = []
-        while self.announced < len(self.tokens) and len(self.in_flight) < self.credits:
+        while (end := self._cut(flush=flush)) is not None:
             start = self.announced
-            end = min(start + self.prefill_chunk, self._prompt) if start < self._prompt else start + 1
             frame = Frame(
                 index=next(self.numbers),
                 sequence=self.sequence,
@@ -204,3 +222,14 @@ class Schedule:
             self.in_flight.append(frame)
             frames.append(frame)
         return frames
+
+    def _cut(self, *, flush: bool) -> int | None:
+        """Where the next frame ends: a prompt chunk, then what the policy says. None while there is nothing to cut."""
+        start, policy = self.announced, self.policy
+        if start < self._prompt:
+            return min(start + self.prefill_chunk, self._prompt) if len(self.in_flight) < policy.chunks else None
+        if start == len(self.tokens) or len(self.in_flight) >= policy.credits:
+            return None
+        if self.wants_draft() and not flush:
+            return None
+        return min(start + policy.width, len(self.tokens))

@@ -15,6 +15,7 @@ from speculation.channels import Channels
 from speculation.drafters.base import Draft, Drafter, Start
 from speculation.drafters.none import NoDrafter
 from speculation.engine import Engine
+from speculation.policy import choose_policy
 from workers.bus import encode, open_socket
 from workers.config import DrafterConfig, Endpoints, EngineConfig
 from workers.host import start_threads
@@ -103,7 +104,7 @@ class Client:
         return self._decoder.decode(self._socket.recv())
 
     def result(self, identifier: str, abort_after: int | None = None) -> Result:
-        """Collects a request to its end; aborts it after so many tokens if asked to."""
+        """Collects a request to its end; aborts it after at least so many tokens if asked to."""
         result = Result()
         while True:
             message = self.receive()
@@ -118,7 +119,7 @@ class Client:
             if message.finish is not None:
                 result.finish, result.counts = message.finish, message.counts
                 return result
-            if abort_after is not None and len(result.tokens) == abort_after:
+            if abort_after is not None and len(result.tokens) >= abort_after:
                 self.abort(identifier)
 
     def generate(
@@ -162,22 +163,25 @@ def inproc_endpoints(stages: int) -> Endpoints:
 
 @contextmanager
 def local_engine(
-    folder: Path, split: Sequence[int], anchors: tuple[int, ...] = (), **settings: Any
+    folder: Path, split: Sequence[int], anchors: tuple[int, ...] = (), *, drafts: int = 0, **settings: Any
 ) -> Iterator[LocalEngine]:
-    """Runs the model in `folder` with `split` layers a stage, tapped at `anchors`; `settings` go to `EngineConfig`."""
+    """Runs the model in `folder` with `split` layers a stage, tapped at `anchors`; `settings` go to `EngineConfig`.
+
+    `drafts` is `num_speculative_tokens`.
+    """
     config = EngineConfig(
         model=str(folder),
         split=tuple(split),
         endpoints=inproc_endpoints(len(split)),
         transport="inprocess",
-        drafter=DrafterConfig(always=True),
+        drafter=DrafterConfig(always=True, num_speculative_tokens=drafts),
         **settings,
     )
     vocab_size = read_facts(folder).vocab_size
     context: zmq.Context[Any] = zmq.Context()
     drafter = SwitchableDrafter(anchors)
     channels = Channels(context, config.endpoints)
-    engine = Engine(config, vocab_size, drafter, channels)
+    engine = Engine(config, vocab_size, choose_policy(config), drafter, channels)
     failures: list[Exception] = []
 
     def run() -> None:

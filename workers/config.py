@@ -36,6 +36,7 @@ class DrafterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ngram_max: int = 6  # longest suffix looked up
     ngram_min: int = 1
     script: str | None = None  # JSON file of recorded runs, for `scripted`
+    num_speculative_tokens: int = 0  # drafts a frame: draft-then-verify; 0: one token a frame, frames in every stage
     always: bool = False  # draft even while it loses against plain decoding
     scripted_acceptance: float | None = None  # rehearsal: the sampler takes the draft with this probability
 

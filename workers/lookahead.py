@@ -8,7 +8,7 @@ from collections import deque
 
 from workers.errors import OutOfStep
 from workers.frames import Frame
-from workers.messages import Open, Rollback
+from workers.messages import Open, Rollback, Sample
 
 
 class Lookahead:
@@ -59,9 +59,15 @@ class Lookahead:
         self._length[frame.sequence] = frame.end
         return True
 
-    def sampled(self, frame: Frame, token: int) -> None:
-        """Last stage: notes the token sampled after `frame`, against which its follower will be verified."""
-        self._expected[frame.sequence] = (frame.epoch, frame.end, token)
+    def sampled(self, frame: Frame, sample: Sample) -> None:
+        """Last stage: notes the token sampled after `frame`, against which its follower will be verified.
+
+        Where a draft within the frame was wrong, whatever follows is dead.
+        """
+        if sample.end > frame.end:
+            self._expected[frame.sequence] = (frame.epoch, frame.end, sample.tokens[-1])
+        else:
+            self._raise_epoch(frame.sequence, frame.epoch + 1)
 
     def follower(self, frame: Frame) -> int | None:
         """The draft that is announced for the position after `frame`, if any."""

@@ -88,14 +88,23 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
-    """A live frame has left the last stage. `token` is None where the frame wanted no sample, or where it failed."""
+    """A live frame has left the last stage: every token that is determined by it.
+
+    One token where the frame ends a prompt. Of output and drafts, a token after each of the frame's, up to the first
+    that is not the draft which the frame holds in its place. None where the frame wanted no sample.
+    """
 
     sequence: Natural
     epoch: Natural
-    position: int  # of the frame's last token; the sampled token belongs at position + 1
-    token: int | None
-    logprobs: TokenLogprobs | None = None
-    error: str | None = None  # why no token could be sampled; ends the request, not the engine
+    position: Natural  # of the first of `tokens`; without any, the position after the frame
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()  # as many as tokens, if the request asked for them
+    error: str | None = None  # why no token could be sampled after these; ends the request, not the engine
+
+    @property
+    def end(self) -> int:
+        """Position after the last token."""
+        return self.position + len(self.tokens)
 
 
 class Tap(msgspec.Struct, frozen=True, array_like=True, tag="tap"):
@@ -191,7 +200,7 @@ class SpeculationCounts(msgspec.Struct):
     accepted: int = 0
     rejected: int = 0
     discarded: int = 0
-    cycles: int = 0  # 1 a token, n for the token after a rejection or a late draft
+    cycles: int = 0  # of stage time: 1 a frame, n for one that found the pipeline empty (docs/design.md, "Words")
     ranked: int = 0  # verified drafts
     hits: list[int] = msgspec.field(default_factory=lambda: [0] * len(HIT_RANKS))  # by HIT_RANKS
 
@@ -241,6 +250,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     vocab_size: int
     rehearsal: bool  # the sampler takes drafts by chance: the text means nothing
     emulated: Emulation = Emulation()
+    num_speculative_tokens: int = 0  # drafts a frame; 0: one token a frame, and frames in every stage
 
 
 class RankTimings(msgspec.Struct):

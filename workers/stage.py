@@ -166,11 +166,11 @@ class Stage:
 
     def _report(self, frame: Frame, sample: Sample) -> None:
         assert self._tail is not None
-        if self._tail.rehearses:
+        if self._tail.rehearses and sample.end > frame.end:
             self._listen(wait=False)  # the draft may have been announced while the stage was asleep
             sample = self._tail.rehearse(sample, self._lookahead.follower(frame))
-        if sample.token is not None:
-            self._lookahead.sampled(frame, sample.token)
+        if sample.tokens:
+            self._lookahead.sampled(frame, sample)
         self._channel.report(sample)
 
     def _blank(self, frame: Frame) -> Tensor:

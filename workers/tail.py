@@ -90,19 +90,35 @@ class Tail:
         self._slots[message.sequence] = _Slot(sampling, message.prompt_tokens, matcher, prompt)
 
     def finish(self, frame: Frame, hidden: Tensor) -> Sample:
-        """Samples the token after a live frame whose hidden states are `hidden` `[T, H]`."""
+        """Samples after a live frame whose hidden states are `hidden` `[T, H]`.
+
+        That is after each of its tokens, the prompt's but the last one excepted, until a draft in the frame is not what
+        was sampled in its place. Each row goes through head and sampler alone, as in plain decoding.
+        """
         slot = self._slots[frame.sequence]
-        slot.write(frame.position, frame.tokens)
-        token, logprobs, error = None, None, None
-        if frame.wants_sample:
-            logits = self._head.logits(hidden)
+        first = max(frame.position + 1, slot.prompt_tokens) if frame.wants_sample else frame.end
+        slot.write(frame.position, frame.tokens[: first - frame.position])
+        tokens: list[int] = []
+        logprobs: list[TokenLogprobs] = []
+        error: str | None = None
+        drafts = [*frame.tokens[first - frame.position :], None] if frame.wants_sample else []
+        for position, draft in enumerate(drafts, first):
+            row = position - frame.position - 1
+            logits = self._head.logits(hidden[row : row + 1])
             try:
-                token, logprobs = self._sampler.sample(
-                    logits, slot.sampling, frame.end, slot.prompt, slot.output, self._allowed(slot)
+                token, of_token = self._sampler.sample(
+                    logits, slot.sampling, position, slot.prompt, slot.output, self._allowed(slot)
                 )
             except GrammarFailed as failure:
                 error = str(failure)
-        return Sample(frame.sequence, frame.epoch, frame.end - 1, token, logprobs, error)
+                break
+            tokens.append(self._by_chance(position, token, draft))
+            if of_token is not None:
+                logprobs.append(of_token)
+            if draft is None or tokens[-1] != draft:
+                break
+            slot.write(position, (draft,))
+        return Sample(frame.sequence, frame.epoch, first, tuple(tokens), tuple(logprobs), error)
 
     @staticmethod
     def _allowed(slot: _Slot) -> bytes | None:
@@ -119,9 +135,15 @@ class Tail:
         return self._acceptance is not None
 
     def rehearse(self, sample: Sample, draft: int | None) -> Sample:
-        """In a rehearsal, replaces the sample so that `draft` is accepted with the given probability."""
-        if self._acceptance is None or draft is None or sample.token is None:
+        """In a rehearsal, replaces the last token so that `draft`, of the next frame, is accepted by chance."""
+        if not sample.tokens:
             return sample
-        if random.Random(sample.position).random() < self._acceptance:
-            return msgspec.structs.replace(sample, token=draft)
-        return msgspec.structs.replace(sample, token=(draft + 1) % self._vocab_size)
+        *before, token = sample.tokens
+        return msgspec.structs.replace(sample, tokens=(*before, self._by_chance(sample.end - 1, token, draft)))
+
+    def _by_chance(self, position: int, token: int, draft: int | None) -> int:
+        """In a rehearsal, `draft` with the given probability, else another token; `token` where nothing is drafted."""
+        if self._acceptance is None or draft is None:
+            return token
+        accepted = random.Random(position).random() < self._acceptance
+        return draft if accepted else (draft + 1) % self._vocab_size

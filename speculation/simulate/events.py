@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from speculation.policy import pipelined
 from speculation.schedule import Schedule, Step
 from speculation.simulate.pipeline import Pipeline, Prediction
 from workers.frames import Frame
@@ -58,7 +59,8 @@ class _Simulation:
     order: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
-        self.schedule = Schedule(0, self.pipeline.stages, self.delta, _PROMPT, itertools.count())
+        policy = pipelined(self.pipeline.stages, self.delta)
+        self.schedule = Schedule(0, self.pipeline.stages, policy, _PROMPT, itertools.count())
         self.stages = [_Stage(Lookahead(f"stage {index}")) for index in range(self.pipeline.stages)]
 
     def run(self, tokens: int) -> Prediction:
@@ -113,7 +115,7 @@ class _Simulation:
     def _commit(self) -> None:
         step: Step = self.schedule.sample(self.inbox.popleft())
         self._announce(step.control)
-        if step.token is not None:
+        if step.tokens:
             self.last_at = self.now
             self.first_at = self.first_at or self.now
 
@@ -149,8 +151,8 @@ class _Simulation:
         if index + 1 < len(self.stages):
             self._after(self.pipeline.hop_ms, partial(self._arrive, self.stages[index + 1]))
         elif alive:
-            stage.lookahead.sampled(frame, _RIGHT)
-            sample = Sample(0, frame.epoch, frame.end - 1, _RIGHT)
+            sample = Sample(0, frame.epoch, frame.end, (_RIGHT,))
+            stage.lookahead.sampled(frame, sample)
             self._after(self.pipeline.control_ms, partial(self._sampled, sample))
         self._start(stage)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from speculation.policy import FramePolicy, pipelined
 from speculation.schedule import Schedule, Step
 from workers.frames import Frame
 from workers.lookahead import Lookahead
@@ -64,6 +65,7 @@ class _Stage:
     inputs: deque[int] = field(default_factory=deque)
     frame: Frame | None = None  # popped, its input not here yet
     busy: bool = False
+    prompt_tokens: int = 0
 
 
 class PipelineSim:
@@ -72,7 +74,7 @@ class PipelineSim:
     def __init__(
         self,
         stages: int,
-        delta: int = 0,
+        policy: FramePolicy | None = None,
         chunk: int = 4,
         *,
         acceptance: float | Callable[[int], bool] = 1.0,
@@ -81,7 +83,9 @@ class PipelineSim:
         control: float = 0.01,
         draft_time: float = 0.0,
         reuse: bool = False,
+        silence: float = 0.0,
     ) -> None:
+        """`silence` is the probability that the drafter has no guess; frames are pipelined unless `policy` is given."""
         self.now = 0.0
         self.computed = 0
         self.skipped = 0
@@ -90,21 +94,24 @@ class PipelineSim:
         self._control_delay = control
         self._draft_time = draft_time
         self._reuse = reuse
+        self._silence = silence
         self._acceptance = acceptance
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()
         self._last: dict[object, float] = {}
-        self.schedule = Schedule(0, stages, delta, chunk, itertools.count())
+        self.schedule = Schedule(0, stages, policy or pipelined(stages), chunk, itertools.count())
         self._stages = [_Stage(Lookahead(f"stage {i}")) for i in range(stages)]
         self._drafting: tuple[int, int] | None = None
         self._outcome = Outcome()
         self._current = 0
+        self._prompt_tokens = 0
 
     def run(self, requests: Sequence[Request]) -> list[Outcome]:
         """The outcome of every request."""
         outcomes = []
         for number, request in enumerate(requests):
             self._outcome = Outcome()
+            self._prompt_tokens = len(request.prompt)
             outcomes.append(self._outcome)
             reused = self.schedule.reusable(request.prompt) if self._reuse else 0
             self._send_control([Open(0, self.schedule.epoch, len(request.prompt), Sampling(seed=0), reused)])
@@ -150,20 +157,24 @@ class PipelineSim:
 
     def _apply(self, step: Step) -> None:
         self._send_control(step.control)
-        if step.token is not None:
-            self._outcome.tokens.append(step.token)
-            self._outcome.last_at = self.now
-            if len(self._outcome.tokens) == 1:
+        if step.tokens:
+            if not self._outcome.tokens:
                 self._outcome.first_at = self.now
+            self._outcome.tokens += step.tokens
+            self._outcome.last_at = self.now
         if step.finish is not None:
             self._outcome.finish = step.finish
         self._check()
         self._draft()
 
     def _check(self) -> None:
-        schedule = self.schedule
-        assert len(schedule.in_flight) <= schedule.credits
-        assert schedule.announced < schedule.verified or len(schedule.tokens) - schedule.announced <= 1
+        schedule, policy = self.schedule, self.schedule.policy
+        decoding = [frame for frame in schedule.in_flight if frame.position >= self._prompt_tokens]
+        assert len(schedule.in_flight) <= policy.chunks or decoding
+        assert len(decoding) <= policy.credits
+        assert all(len(frame.tokens) <= policy.width for frame in decoding)
+        waiting = len(schedule.tokens) - schedule.announced
+        assert schedule.announced < self._prompt_tokens or waiting <= policy.width
         position = schedule.announced
         for frame in reversed(schedule.in_flight):
             assert frame.epoch == schedule.epoch
@@ -179,6 +190,10 @@ class PipelineSim:
     def _drafted(self) -> None:
         wanted, self._drafting = self._drafting, None
         if wanted == (self.schedule.epoch, len(self.schedule.tokens)) and self.schedule.wants_draft():
+            if self._rng.random() < self._silence:
+                self._send_control(self.schedule.flush().control)
+                self._check()
+                return
             right = target(self.schedule.tokens)
             accept = self._acceptance
             good = accept(wanted[1]) if callable(accept) else self._rng.random() < accept
@@ -193,7 +208,10 @@ class PipelineSim:
     # --- stages ---
 
     def _hear(self, index: int, message: Frame | Open | Rollback) -> None:
-        self._stages[index].lookahead.hear(message)
+        stage = self._stages[index]
+        stage.lookahead.hear(message)
+        if isinstance(message, Open):
+            stage.prompt_tokens = message.prompt_tokens
         self._start(index)
 
     def _arrive(self, index: int, number: int) -> None:
@@ -214,22 +232,34 @@ class PipelineSim:
         alive = stage.lookahead.admit(frame)
         self.computed += alive
         self.skipped += not alive
+        sample: Sample | None = None
         if alive:
             stage.kv[frame.position :] = frame.tokens
-        self._after(self._noisy(1.0) if alive else 0.001, self._finish, index, frame, alive)
+            if index + 1 == len(self._stages):
+                sample = _sample(stage, frame)
+        self._after(self._noisy(1.0) if alive else 0.001, self._finish, index, frame, sample)
 
-    def _finish(self, index: int, frame: Frame, alive: bool) -> None:
+    def _finish(self, index: int, frame: Frame, sample: Sample | None) -> None:
         stage = self._stages[index]
         stage.busy = False
         if index + 1 < len(self._stages):
             self._channel(("data", index), self._arrive, index + 1, frame.index)
-        elif alive:
-            token = None
-            if frame.wants_sample:
-                token = target(stage.kv)
-                stage.lookahead.sampled(frame, token)
-            self._channel("results", self._on_sample, Sample(0, frame.epoch, frame.end - 1, token))
+        elif sample is not None:
+            if sample.tokens:
+                stage.lookahead.sampled(frame, sample)
+            self._channel("results", self._on_sample, sample)
         self._start(index)
 
     def _on_sample(self, sample: Sample) -> None:
         self._apply(self.schedule.sample(sample))
+
+
+def _sample(stage: _Stage, frame: Frame) -> Sample:
+    """What the tail says: a token after each of the frame's, the prompt's excepted, up to the first wrong draft."""
+    if not frame.wants_sample:
+        return Sample(0, frame.epoch, frame.end)
+    first = max(frame.position + 1, stage.prompt_tokens)
+    tokens = [target(stage.kv[:first])]
+    while first + len(tokens) <= frame.end and tokens[-1] == stage.kv[first + len(tokens) - 1]:
+        tokens.append(target(stage.kv[: first + len(tokens)]))
+    return Sample(0, frame.epoch, first, tuple(tokens))

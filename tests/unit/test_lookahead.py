@@ -5,7 +5,7 @@ import pytest
 from workers.errors import OutOfStep
 from workers.frames import Frame
 from workers.lookahead import Lookahead
-from workers.messages import Open, Rollback, Sampling
+from workers.messages import Open, Rollback, Sample, Sampling
 
 
 def frame(index: int, epoch: int, position: int, *tokens: int, sequence: int = 0) -> Frame:
@@ -87,7 +87,7 @@ def test_the_last_stage_sees_a_rejection_before_rank_0_does(lookahead: Lookahead
     for message in (first, wrong, behind):
         lookahead.hear(message)
     assert lookahead.admit(first)
-    lookahead.sampled(first, 6)
+    lookahead.sampled(first, Sample(0, 0, 2, (6,)))
     assert not lookahead.admit(wrong)
     assert not lookahead.admit(behind)
     corrected = frame(3, 1, 2, 6)
@@ -100,8 +100,36 @@ def test_an_accepted_draft_lives(lookahead: Lookahead) -> None:
     for message in (first, right):
         lookahead.hear(message)
     assert lookahead.admit(first)
-    lookahead.sampled(first, 6)
+    lookahead.sampled(first, Sample(0, 0, 2, (6,)))
     assert lookahead.admit(right)
+
+
+def test_after_a_frame_with_a_wrong_draft_in_it_everything_of_its_epoch_is_dead(lookahead: Lookahead) -> None:
+    prompt, wide, behind = frame(0, 0, 0, 1, 2), frame(1, 0, 2, 6, 7, 8), frame(2, 0, 5, 9)
+    for message in (prompt, wide, behind):
+        lookahead.hear(message)
+    assert lookahead.admit(prompt)
+    lookahead.sampled(prompt, Sample(0, 0, 2, (6,)))
+    assert lookahead.admit(wide)
+    lookahead.sampled(wide, Sample(0, 0, 3, (7, 5)))
+    assert not lookahead.admit(behind)
+    corrected = frame(3, 1, 4, 5)
+    lookahead.hear(corrected)
+    assert lookahead.admit(corrected)
+
+
+@pytest.mark.parametrize(("token", "alive"), [(9, True), (4, False)])
+def test_after_a_frame_whose_drafts_were_right_the_last_token_decides(
+    lookahead: Lookahead, token: int, alive: bool
+) -> None:
+    prompt, wide, behind = frame(0, 0, 0, 1, 2), frame(1, 0, 2, 6, 7), frame(2, 0, 4, 9)
+    for message in (prompt, wide, behind):
+        lookahead.hear(message)
+    lookahead.admit(prompt)
+    lookahead.sampled(prompt, Sample(0, 0, 2, (6,)))
+    lookahead.admit(wide)
+    lookahead.sampled(wide, Sample(0, 0, 3, (7, token)))
+    assert lookahead.admit(behind) == alive
 
 
 def test_follower_is_the_draft_for_the_next_position_of_the_same_epoch(lookahead: Lookahead) -> None:

@@ -6,6 +6,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from speculation.policy import pipelined
 from speculation.schedule import Schedule
 from speculation.slots import choose_slot
 from tests.unit.pipeline_sim import PipelineSim, Request, plain
@@ -21,15 +22,15 @@ def served(slot: Schedule, prompt: list[int], new: int = 3) -> Schedule:
     while waiting:
         frame = waiting.pop(0)
         assert isinstance(frame, Frame)
-        token = 9 if frame.wants_sample else None
-        step = slot.sample(Sample(0, frame.epoch, frame.end - 1, token))
+        tokens = (9,) if frame.wants_sample else ()
+        step = slot.sample(Sample(slot.sequence, frame.epoch, frame.end, tokens))
         waiting += [item for item in step.control if isinstance(item, Frame)]
     assert not slot.running
     return slot
 
 
 def slot(number: int = 0) -> Schedule:
-    return Schedule(number, 2, 0, CHUNK, itertools.count())
+    return Schedule(number, 2, pipelined(2), CHUNK, itertools.count())
 
 
 def test_whole_prompt_chunks_are_kept_and_nothing_else() -> None:
@@ -48,7 +49,7 @@ def test_an_aborted_prefill_keeps_what_came_through() -> None:
     fresh = slot()
     first, _ = fresh.start(list(range(16)), 3).control
     assert isinstance(first, Frame)
-    fresh.sample(Sample(0, 0, first.end - 1, None))
+    fresh.sample(Sample(0, 0, first.end))
     fresh.abort()
     assert fresh.kept == CHUNK
 
@@ -95,7 +96,9 @@ def test_reuse_never_changes_the_output(
 ) -> None:
     """Small alphabets make prompts begin alike; the simulated stages answer from what they really hold."""
     rng = random.Random(seed)
-    sim = PipelineSim(stages, delta, CHUNK, acceptance=0.6, rng=rng, jitter=0.9, control=0.3, reuse=True)
+    sim = PipelineSim(
+        stages, pipelined(stages, delta), CHUNK, acceptance=0.6, rng=rng, jitter=0.9, control=0.3, reuse=True
+    )
     requests = [Request(prompt, new, abort_after=abort) for prompt, new, abort in batch]
     for request, outcome in zip(requests, sim.run(requests), strict=True):
         expected = plain(request.prompt, request.max_tokens)
