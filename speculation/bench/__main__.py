@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from speculation.bench.cells import Folder
 from speculation.bench.configuration import Contender, Settings, gpus
 from speculation.bench.energy import Meter, open_meter
-from speculation.bench.figures import rows
+from speculation.bench.figures import Row, rows
 from speculation.bench.machine import provenance
 from speculation.bench.options import Options, parse
 from speculation.bench.processes import Running, start
@@ -75,7 +75,18 @@ def bench(options: Options, made_by: Provenance) -> Results:
     table = markdown(results)
     (options.out / "results.md").write_text(table)
     sys.stdout.write(table)
+    plot(results.rows, options.out)
     return results
+
+
+def plot(made: Sequence[Row], folder: Path) -> None:
+    """Draws what there is to draw, or says what is missing for it."""
+    try:
+        from speculation.bench.plots import draw_all  # imports matplotlib, which is optional
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"echelon bench: no plots, for {error.name} is not installed: pip install 'echelon[bench]'\n")
+        return
+    draw_all(made, folder)
 
 
 def shown(settings: Settings) -> Settings:
