@@ -10,8 +10,8 @@ from speculation.bench.configuration import METHODS, USES_MODEL, USES_MODULE, Co
 from workers.emulation import Emulation
 from workers.errors import ConfigError
 
-_QUICK_PROMPTS = 2
-_QUICK_TOKENS = 64
+_QUICK_PROMPTS = 1
+_QUICK_TOKENS = 32
 _FULL_TOKENS = 256
 
 
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--stages", default="2", help="such as 2,3,5,10 (default: %(default)s)")
     add("--temperature", default="0", help="such as 0,1 (default: %(default)s)")
     add("--repeats", type=int, default=1, help="of everything; speeds are then medians (default: %(default)s)")
-    add("--quick", action="store_true", help=f"{_QUICK_PROMPTS} prompts a data set, {_QUICK_TOKENS} tokens")
+    add("--quick", action="store_true", help=f"{_QUICK_PROMPTS} prompt a data set, {_QUICK_TOKENS} tokens")
     add("--limit", type=int, help="prompts a data set, the first ones (default: all)")
     add("--max-tokens", type=int, help=f"of an answer (default: {_FULL_TOKENS})")
     add("--top-k", type=int, default=0, help="0: all (default)")

@@ -4,7 +4,7 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} answers [{elapsed}{postfix}]"
+_FORMAT = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} answers [{elapsed}{postfix}]"
 
 
 class Forecast:

@@ -96,7 +96,7 @@ def test_the_driver_knows_gpus_by_what_cuda_was_shown() -> None:
 def test_quick_is_a_fixed_small_subset_that_can_be_changed() -> None:
     base = ["tiny", "--prompts", "p", "--out", "o"]
     quick = parse([*base, "--quick"]).settings
-    assert (quick.limit, quick.max_tokens) == (2, 64)
+    assert (quick.limit, quick.max_tokens) == (1, 32)
     assert parse([*base, "--quick", "--max-tokens", "9"]).settings.max_tokens == 9
     assert (parse(base).settings.limit, parse(base).settings.max_tokens) == (None, 256)
 
