@@ -18,6 +18,7 @@ from speculation.bench.figures import Row, rows
 from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
 from speculation.simulate.pipeline import speed_law
+from speculation.simulate.rounds import tokens_per_round
 from workers.emulation import Emulation
 from workers.errors import ConfigError
 from workers.messages import StageTimings
@@ -38,11 +39,13 @@ class Point:
     stage_ms: float
     acceptance: float | None  # None: no drafts
     delta: int
+    drafts: int = 0  # a frame; 0: one token a frame, and frames in every stage
 
     @property
     def contender(self) -> Contender:
         """How it is served."""
-        return Contender(NONE if self.acceptance is None else "scripted", self.stages)
+        scripted = "dtv-scripted" if self.drafts else "scripted"
+        return Contender(NONE if self.acceptance is None else scripted, self.stages)
 
     def settings(self, tokens: int) -> Settings:
         """Its settings, for `tokens` tokens."""
@@ -50,6 +53,7 @@ class Point:
             "tiny",
             tokens,
             delta=self.delta,
+            num_speculative_tokens=max(1, self.drafts),
             emulate=Emulation(stage_ms=self.stage_ms),
             scripted_acceptance=self.acceptance,
             ignore_eos=True,
@@ -57,7 +61,12 @@ class Point:
 
     def ideal(self, acceptance: float | None) -> float:
         """Tokens/s if nothing but the stages took time, at the acceptance that came out."""
-        tokens_per_cycle = 1 / self.stages if acceptance is None else speed_law(self.stages, acceptance)
+        if acceptance is None:
+            tokens_per_cycle = 1 / self.stages
+        elif self.drafts:
+            tokens_per_cycle = tokens_per_round(self.drafts, acceptance) / self.stages
+        else:
+            tokens_per_cycle = speed_law(self.stages, acceptance)
         return 1000 / self.stage_ms * tokens_per_cycle
 
 

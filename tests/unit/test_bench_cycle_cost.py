@@ -27,6 +27,7 @@ def test_ideals_are_those_of_the_issue() -> None:
     assert point.ideal(None) == pytest.approx(25)
     assert point.ideal(1.0) == pytest.approx(200)
     assert point.ideal(0.8) == pytest.approx(200 / 2.4)
+    assert Point(8, 5.0, 1.0, 0, drafts=4).ideal(1.0) == pytest.approx(25 * 5)
 
 
 def test_a_line_tells_where_the_time_goes() -> None:
