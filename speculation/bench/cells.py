@@ -60,6 +60,7 @@ class Cell(msgspec.Struct, frozen=True):
     split: str  # layers a stage
     date: str  # ISO 8601, UTC
     git: str
+    near_ties: list[str]  # questions whose answers were proven to differ from the reference by a near-tie
     load: float  # of the machine, one-minute average, before the bench that made this cell began
 
 

@@ -98,6 +98,7 @@ def measure(point: Point, tokens: int, log: Path) -> Row:
         prompt_frames=1,
         devices=point.stages,
         energy_mj=None,
+        near_ties=[],
         beside=[],
         rehearsal=after.rehearsal,
         emulated=after.emulated,

@@ -9,10 +9,13 @@ from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from speculation.bench.cells import Answer, Cell, CellKey, Folder
 from speculation.bench.configuration import Contender, Settings, devices
 from speculation.bench.counters import Snapshot
 from speculation.bench.energy import Meter
+from speculation.bench.near_ties import Branch, proven
 from speculation.bench.processes import Running
 from speculation.bench.progress import Progress
 from speculation.bench.prompts import DataSet, Prompt
@@ -157,9 +160,10 @@ def _block(
             answers[key].append(lane.answer(prompt, key.temperature, work.settings.max_tokens))
             energy[key] += lane.millijoules() - before
             progress.answered(time.monotonic() - began)
+    cells = []
     for (lane, key), now in zip(todo, _snapshots([lane for lane, _ in todo]), strict=True):
         earlier, lane.last = lane.last, now
-        folder.keep(
+        cells.append(
             Cell(
                 key=key,
                 answers=answers[key],
@@ -174,9 +178,28 @@ def _block(
                 split="" if now is None else now.split,
                 date=date,
                 git=work.git,
+                near_ties=[],
                 load=work.load,
             )
         )
+    known = [*folder.cells(), *cells]
+    for (lane, _), cell in zip(todo, cells, strict=True):
+        folder.keep(replace(cell, near_ties=_near_ties(lane, cell, known, data_set)))
+
+
+def _near_ties(lane: _Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet) -> list[str]:
+    """Asks the contender about answers that differ; what that takes is not counted to the next cell."""
+    prompts = {prompt.question: prompt for prompt in data_set.prompts}
+    asked = []
+
+    def prefers(branch: Branch) -> bool:
+        asked.append(branch)
+        return lane.running.prefers(branch, prompts[branch.question], cell.key.temperature)
+
+    found = proven(cell, known, prefers)
+    if asked:
+        lane.last = lane.running.snapshot()
+    return found
 
 
 def available_bytes() -> int:

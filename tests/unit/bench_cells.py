@@ -54,6 +54,7 @@ def cell(
     devices: int | None = None,
     beside: list[Contender] | None = None,
     rehearsal: bool = False,
+    near_ties: list[str] | None = None,
 ) -> Cell:
     """A cell of `method`."""
     return Cell(
@@ -70,5 +71,6 @@ def cell(
         split="8,8",
         date="2026-01-01T00:00:00+00:00",
         git="0" * 40,
+        near_ties=near_ties or [],
         load=0.0,
     )

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from speculation.bench.breakdown import CycleParts, stage_shares
 from speculation.bench.cells import Answer, Cell
-from speculation.bench.configuration import Contender
+from speculation.bench.configuration import Contender, Settings
 from speculation.bench.figures import percentile, rows, tokens_per_second
 from speculation.bench.identity import differences
+from speculation.bench.near_ties import Branch, bias, proven
 from speculation.bench.report import Provenance, Results, markdown
 from tests.unit.bench_cells import MS, answer, cell, counters
 from workers.messages import StageTimings
@@ -148,18 +149,45 @@ def test_a_different_token_is_found_and_makes_an_error_row() -> None:
 
 def test_draft_then_verify_may_differ_at_near_ties_but_not_in_the_prompt() -> None:
     reference = cell("none", 2, [answer("a", [1, 2, 3]), answer("b", [4, 5])])
-    off = cell("dtv-model", 2, [answer("a", [1, 9, 9]), answer("b", [4, 5])])
+    off = cell("dtv-model", 2, [answer("a", [1, 9, 9]), answer("b", [4, 5])], near_ties=["a"])
     (row,) = [row for row in rows([reference, off]) if row.method == "dtv-model"]
     assert (row.differing, row.near_ties, row.error) == (1, 1, None)
     assert "Near-ties" in markdown(Results(PROVENANCE, {}, {}, ["c"], 0.0, [row]))
     other = Answer("b", [9], [4, 5], [1, 2])
-    (row,) = [
-        row
-        for row in rows([reference, cell("dtv-model", 2, [answer("a", [1, 9, 9]), other])])
-        if row.method == "dtv-model"
-    ]
+    off = cell("dtv-model", 2, [answer("a", [1, 9, 9]), other], near_ties=["a", "b"])
+    (row,) = [row for row in rows([reference, off]) if row.method == "dtv-model"]
     assert (row.differing, row.near_ties) == (2, 1)
     assert row.error == "1 of 2 answers differ from none, n=2; first: one b in the prompt"
+
+
+def test_a_difference_that_is_not_proven_is_an_error_whatever_the_method() -> None:
+    cells = [cell("dtv-model", 2, [answer("a", [1, 9])]), cell("ngram", 2, [answer("a", [1, 2])])]
+    (row,) = [row for row in rows(cells) if row.differing]
+    assert (row.method, row.near_ties) == ("dtv-model", 0)
+    assert row.error is not None
+    assert row.error.startswith("1 of 1 answers differ from ngram, n=2")
+
+
+def test_the_contender_is_asked_at_the_first_token_that_differs() -> None:
+    reference = cell("none", 2, [answer("a", [1, 2, 3]), answer("b", [4, 5, 6]), answer("c", [7])])
+    off = cell("dtv-ngram", 2, [answer("a", [1, 9, 9]), answer("b", [4, 5, 8]), answer("c", [7])])
+    asked = []
+
+    def prefers(branch: Branch) -> bool:
+        asked.append(branch)
+        return branch.question == "b"
+
+    assert proven(off, [off, reference], prefers) == ["b"]
+    assert asked == [Branch("a", [1, 2, 3, 1], 2), Branch("b", [1, 2, 3, 4, 5], 6)]
+    asked.clear()
+    assert proven(cell("ngram", 2, off.answers), [reference], prefers) == []
+    assert proven(off, [cell("none", 2, reference.answers, temperature=1.0)], prefers) == []
+    assert asked == []
+
+
+def test_how_near_a_tie_has_to_be_depends_on_the_numbers() -> None:
+    assert bias(Settings("tiny", 8)) == 1e-3
+    assert bias(Settings("tiny", 8, dtype="bfloat16")) == bias(Settings("tiny", 8, device="cuda")) == 0.25
 
 
 def test_prompts_that_differ_are_told_from_tokens_that_do() -> None:

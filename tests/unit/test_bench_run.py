@@ -10,6 +10,7 @@ from speculation.bench.cells import Answer, Folder
 from speculation.bench.configuration import Contender, Settings
 from speculation.bench.counters import Counters, Snapshot
 from speculation.bench.energy import Meter
+from speculation.bench.near_ties import Branch
 from speculation.bench.progress import Forecast
 from speculation.bench.prompts import DataSet, Prompt
 from speculation.bench.run import Work, run
@@ -31,6 +32,7 @@ class Fake:
         self._log = log
         self._fail_at = fail_at
         self._tokens = 0
+        self.branches: list[Branch] = []
 
     def wait_until_ready(self) -> None:
         self.ready = True
@@ -41,12 +43,19 @@ class Fake:
             raise ConfigError("it broke")
         self._log.append((self.contender, prompt.question, max_tokens))
         self._tokens += 2 + max_tokens
-        return Answer(prompt.question, [1, 2], list(range(max_tokens)), list(range(1, max_tokens + 1)))
+        odd = self.contender.how.rounds and prompt.question != "q0"
+        tokens = [*range(max_tokens - 1), 99 if odd else max_tokens - 1]
+        return Answer(prompt.question, [1, 2], tokens, list(range(1, max_tokens + 1)))
 
     def snapshot(self) -> Snapshot | None:
         stage = StageTimings(tokens=self._tokens, forward_ns=1000 * self._tokens)
         counts = SpeculationCounts(cycles=self._tokens)
         return Snapshot(0, 0, Counters(counts, 0, 0, 0, 0, [stage], RankTimings()), False, Emulation(), "8,8")
+
+    def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
+        self._tokens += 1000
+        self.branches.append(branch)
+        return prompt.question == "q1"
 
     def stop(self) -> None:
         self.stopped = True
@@ -139,6 +148,20 @@ def test_the_time_left_is_known_once_both_kinds_of_work_are() -> None:
     nothing_to_start = Forecast(0, 2)
     nothing_to_start.took("answer", 1.0)
     assert nothing_to_start.seconds_left == 1
+
+
+def test_answers_of_rounds_that_differ_are_asked_about_and_that_counts_for_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, [[Contender("none", 2), Contender("dtv-ngram", 2)]])
+    bench.run()
+    context = [1, 2, *range(SETTINGS.max_tokens - 1)]
+    expected = SETTINGS.max_tokens - 1
+    none, rounds = bench.fakes
+    assert none.branches == []
+    assert rounds.branches == 2 * [Branch("q1", context, expected), Branch("q2", context, expected)]
+    for cell in bench.folder.cells():
+        assert cell.counters is not None
+        assert cell.counters.stages[0].tokens == 3 * (2 + SETTINGS.max_tokens)
+        assert cell.near_ties == (["q1"] if cell.key.contender.how.rounds else [])
 
 
 def test_a_second_run_measures_only_what_is_missing(tmp_path: Path) -> None:
