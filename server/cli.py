@@ -17,6 +17,7 @@ from server.launcher import display_name, prepare_model, read_model, serve
 from server.server_options import KEYS_VARIABLE, ServerOptions, collect_keys
 from server.tools.dialects import DIALECTS
 from workers.draft_modules import shipped_module
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 
 app = typer.Typer(
@@ -215,6 +216,16 @@ def serve_command(
             rich_help_panel=MEASURING,
         ),
     ] = False,
+    emulate_head_ms: Annotated[
+        float, typer.Option(help="Make the last stage take this much longer", rich_help_panel=MEASURING)
+    ] = 0.0,
+    emulate_draft_ms: Annotated[
+        float, typer.Option(help="Make a draft take at least this long", rich_help_panel=MEASURING)
+    ] = 0.0,
+    emulate_link_ms: Annotated[
+        float,
+        typer.Option(help="Let hidden states arrive this much later at the next stage", rich_help_panel=MEASURING),
+    ] = 0.0,
 ) -> None:
     """Serve MODEL over an OpenAI-compatible API, its layers split over pipeline stages."""
     target = display_name(model)
@@ -242,8 +253,8 @@ def serve_command(
             sequences=sequences,
             delta=delta,
             drafter=choose_drafter_config(drafting, target, shipped_module(target), device),
-            emulate_stage_ms=emulate_stage_ms,
             hollow_stages=hollow_stages,
+            emulate=Emulation(emulate_stage_ms, emulate_head_ms, emulate_draft_ms, emulate_link_ms),
             stall_timeout=stall_timeout,
         )
         code = serve(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import asdict
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -52,6 +53,9 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     yield _counter("full_cycle_seconds", "Time of the full cycles", status.full_cycle_ns / _NS)
     yield _counter("drafts", "Drafts asked for", status.drafts)
     yield _counter("draft_seconds", "Time the drafter took over them", status.draft_ns / _NS)
+    yield _counter("decode_seconds", "Time between first and last token of requests", status.rank.decode_ns / _NS)
+    yield _counter("commit_seconds", "Rank 0's time for samples, without announcements", status.rank.commit_ns / _NS)
+    yield _counter("announce_seconds", "Rank 0's time for control messages", status.rank.announce_ns / _NS)
     yield _gauge("speculation_quiet", "Whether drafts are stopped because they lost", float(status.quiet))
     yield from _rates(figures)
     yield from _stages(status.stages)
@@ -106,7 +110,7 @@ def _info(info: EngineInfo) -> Metric:
         "max_model_len": str(info.max_model_len),
         "vocab_size": str(info.vocab_size),
         "rehearsal": str(info.rehearsal).lower(),
-        "emulated_stage_ms": f"{info.emulated_stage_ms:g}",
+        **{f"emulated_{name}": f"{ms:g}" for name, ms in asdict(info.emulated).items()},
     }
     metric = GaugeMetricFamily("echelon:engine_info", "What the engine serves", labels=list(labels))
     metric.add_metric(list(labels.values()), 1.0)

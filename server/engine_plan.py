@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from workers.config import DrafterConfig, DrafterName, Dtype, Endpoints, EngineConfig, TransportName
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 from workers.split import balance, parse_split
 
@@ -54,8 +55,8 @@ class EngineOptions:
     sequences: int = 2
     delta: int = 0
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
-    emulate_stage_ms: float = 0.0
     hollow_stages: bool = False
+    emulate: Emulation = field(default_factory=Emulation)
     stall_timeout: float = 20.0
 
 
@@ -76,11 +77,11 @@ def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) 
     _require(options.sequences >= 1, "--sequences must be at least 1")
     _require(options.delta >= 0, "--delta must be 0 or more")
     _require(options.threads >= 1, "--threads must be at least 1")
-    _require(options.emulate_stage_ms >= 0, "--emulate-stage-ms must be 0 or more")
     _require(
         not options.hollow_stages or (on_cpu and options.drafter.name in ("none", "scripted")),
         "--hollow-stages is for --device cpu and --drafter none or scripted: there is nothing to draft from",
     )
+    options.emulate.check()
     _require(options.stall_timeout > 0, "--stall-timeout must be more than 0 seconds")
     return EngineConfig(
         model=str(model.folder),
@@ -95,8 +96,8 @@ def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) 
         sequences=options.sequences,
         delta=options.delta,
         drafter=options.drafter,
-        emulate_stage_ms=options.emulate_stage_ms,
         hollow_stages=options.hollow_stages,
+        emulate=options.emulate,
         stall_timeout=options.stall_timeout,
     )
 

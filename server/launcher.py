@@ -166,6 +166,8 @@ class Launcher:
         say(f"serving {self._name} at {base}/v1 ({how})")
         if config.rehearsal:
             say("this is a rehearsal: the text means nothing")
+        if config.emulate:
+            say(f"emulated: {config.emulate}; speeds are those of a rehearsal")
         extra = "" if self._server_options.scheme == "http" else "--insecure "
         if self._server_options.api_keys:
             extra += f'-H "Authorization: Bearer ${KEYS_VARIABLE}" '

@@ -9,7 +9,7 @@ from typing import Any
 import zmq
 
 from speculation.channels import Channels
-from speculation.drafters.choose import choose_drafter, with_forced_tokens
+from speculation.drafters.choose import choose_drafter, with_emulated_time, with_forced_tokens
 from speculation.drafters.governed import GovernedDrafter
 from speculation.engine import Engine
 from speculation.governor import Governor
@@ -45,7 +45,7 @@ def serve(config: EngineConfig) -> None:
     policy = choose_policy(config)
     vocab_size = read_facts(model).vocab_size
     governor = Governor(config.stages)
-    drafter = choose_drafter(config, vocab_size)
+    drafter = with_emulated_time(choose_drafter(config, vocab_size), config.emulate.draft_ms)
     if not config.drafter.always:
         drafter = GovernedDrafter(drafter, governor)
     drafter = with_forced_tokens(drafter, config.drafter, model)

@@ -29,6 +29,7 @@ from workers.messages import (
     Ping,
     Pong,
     Probe,
+    RankTimings,
     Ready,
     Sample,
     SpeculationCounts,
@@ -82,6 +83,8 @@ class Engine:
         self._full_cycle_ns = 0
         self._last_sample_ns = 0
         self._governor = governor
+        self._decode_ns = 0
+        self._commit_ns = 0
         self._drafts = 0
         self._draft_ns = 0
         self._open_drafts: dict[int, Draft] = {}  # those not verified yet, by position
@@ -95,7 +98,7 @@ class Engine:
             max_model_len=config.max_model_len,
             vocab_size=vocab_size,
             rehearsal=config.rehearsal,
-            emulated_stage_ms=config.emulate_stage_ms,
+            emulated=config.emulate,
             num_speculative_tokens=config.drafter.num_speculative_tokens,
         )
 
@@ -166,7 +169,9 @@ class Engine:
 
     def _on_result(self, message: FromStage) -> None:
         if isinstance(message, Sample):
+            started, announced = time.perf_counter_ns(), self._channels.announce_ns
             self._on_sample(message)
+            self._commit_ns += time.perf_counter_ns() - started - (self._channels.announce_ns - announced)
         elif isinstance(message, Pong):
             for client, number in self._pings.pong(message):
                 self._channels.answer(client, self._status(number))
@@ -212,6 +217,8 @@ class Engine:
 
     def _time_cycle(self, step: Step) -> None:
         now = time.perf_counter_ns()
+        if self._schedule.outputs > 1:  # the first is the prefill's
+            self._decode_ns += now - self._last_sample_ns
         if step.full_cycle:
             self._full_cycles += 1
             self._full_cycle_ns += now - self._last_sample_ns
@@ -331,4 +338,5 @@ class Engine:
             draft_ns=self._draft_ns,
             quiet=self._governor.quiet and not self._config.drafter.always,
             stages=self._pings.timings,
+            rank=RankTimings(self._decode_ns, self._commit_ns, self._channels.announce_ns),
         )

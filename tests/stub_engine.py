@@ -32,7 +32,6 @@ INFO = EngineInfo(
     max_model_len=2048,
     vocab_size=400,
     rehearsal=False,
-    emulated_stage_ms=0.0,
 )
 
 

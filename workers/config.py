@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -55,8 +56,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefill_chunk: int = 128  # tokens
     delta: int = 0  # credits beyond one a stage
     drafter: DrafterConfig = DrafterConfig()
-    emulate_stage_ms: float = 0.0
     hollow_stages: bool = False  # stages take their emulated time and compute nothing: the text means nothing
+    emulate: Emulation = Emulation()
     stall_timeout: float = 20.0  # seconds without an answer after which a stage is taken for hung
 
     @property

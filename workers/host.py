@@ -23,6 +23,7 @@ from workers.shard import Shard
 from workers.stage import ControlChannel, Stage
 from workers.tail import Tail
 from workers.transport.base import Inbound, Outbound
+from workers.transport.delayed import DelayedOutbound
 from workers.transport.distributed import DistributedEdges, DistributedInbound, DistributedOutbound
 from workers.transport.inprocess import InProcessEdge
 from workers.transport.zeromq import ZmqInbound, ZmqOutbound
@@ -44,7 +45,7 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
     try:
         started = time.monotonic()
         shard = load_shard(config, index)
-        edges = make_edges(index, shard)
+        edges = _with_latency(make_edges(index, shard), config.emulate.link_ms)
         settle()
         tail = None
         if index == config.stages - 1:
@@ -64,7 +65,7 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
             inbound=edges[0],
             outbound=edges[1],
             tail=tail,
-            emulate_ms=config.emulate_stage_ms,
+            emulate_ms=config.emulate.of_stage(last=tail is not None),
         ).run()
     except Exception as error:  # reported whatever it is, and raised again
         if not channel.orphaned:  # the next rank 0 has nothing to do with it
@@ -132,6 +133,11 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
         return inbound, outbound
 
     return over_zmq if config.transport == "zmq" else over_torch
+
+
+def _with_latency(edges: Edges, latency_ms: float) -> Edges:
+    inbound, outbound = edges
+    return inbound, (DelayedOutbound(outbound, latency_ms) if outbound is not None and latency_ms else outbound)
 
 
 def thread_edges(config: EngineConfig) -> EdgeMaker:

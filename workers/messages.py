@@ -5,6 +5,7 @@ All are msgspec structs encoded as MessagePack by `workers.bus`; nothing here is
 
 import msgspec
 
+from workers.emulation import Emulation
 from workers.frames import Frame, Natural
 
 # --- sampling ---
@@ -261,8 +262,16 @@ class EngineInfo(msgspec.Struct, frozen=True):
     max_model_len: int
     vocab_size: int
     rehearsal: bool  # the sampler takes drafts by chance: the text means nothing
-    emulated_stage_ms: float
+    emulated: Emulation = Emulation()
     num_speculative_tokens: int = 0  # drafts a frame; 0: one token a frame, and frames in every stage
+
+
+class RankTimings(msgspec.Struct):
+    """Cumulative times of the speculation rank, nanoseconds."""
+
+    decode_ns: int = 0  # between the first and the last verified token of each request
+    commit_ns: int = 0  # handling samples, announcements not counted
+    announce_ns: int = 0  # handing control messages to the channels of all stages
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
@@ -279,6 +288,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     draft_ns: int  # time it took over them
     quiet: bool  # drafts are stopped for now, because they lost against plain decoding
     stages: list[StageTimings]
+    rank: RankTimings = msgspec.field(default_factory=RankTimings)
 
 
 FromEngine = Tokens | Failed | Status

@@ -1,14 +1,18 @@
 """`python -m speculation.bench MODEL --prompts DIR --out DIR ...`: what `echelon bench` runs."""
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from speculation.bench.cells import Folder
-from speculation.bench.configuration import Contender
-from speculation.bench.figures import rows
+from speculation.bench.configuration import Contender, Settings, gpus
+from speculation.bench.energy import Meter, open_meter
+from speculation.bench.figures import Row, rows
 from speculation.bench.machine import provenance
 from speculation.bench.options import Options, parse
 from speculation.bench.processes import Running, start
@@ -46,7 +50,7 @@ def bench(options: Options, made_by: Provenance) -> Results:
         temperatures=options.temperatures,
         data_sets=data_sets,
         repeats=options.repeats,
-        max_tokens=settings.max_tokens,
+        settings=settings,
         git=made_by.git,
         load=made_by.load,
     )
@@ -54,11 +58,14 @@ def bench(options: Options, made_by: Provenance) -> Results:
     def start_contender(contender: Contender) -> Running:
         return start(contender, settings, None if options.module is None else str(options.module), folder.logs)
 
-    run(work, folder, start_contender)
+    def meter(contender: Contender) -> Meter | None:
+        return open_meter(gpus(contender, settings), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+    run(work, folder, start_contender, meter)
     cells = list(folder.cells())
     results = Results(
         provenance=made_by,
-        settings=msgspec.to_builtins(settings),
+        settings=msgspec.to_builtins(shown(settings)),
         data=data,
         commits=sorted({cell.git for cell in cells}),
         load=max(cell.load for cell in cells),
@@ -68,7 +75,28 @@ def bench(options: Options, made_by: Provenance) -> Results:
     table = markdown(results)
     (options.out / "results.md").write_text(table)
     sys.stdout.write(table)
+    plot(results.rows, options.out)
     return results
+
+
+def plot(made: Sequence[Row], folder: Path) -> None:
+    """Draws what there is to draw, or says what is missing for it."""
+    try:
+        from speculation.bench.plots import draw_all  # imports matplotlib, which is optional
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"echelon bench: no plots, for {error.name} is not installed: pip install 'echelon[bench]'\n")
+        return
+    draw_all(made, folder)
+
+
+def shown(settings: Settings) -> Settings:
+    """Settings without the machine's folders: of a model that is a file or a folder, its name."""
+
+    def name(model: str) -> str:
+        return Path(model).name if Path(model).exists() else model
+
+    drafter = settings.draft_model
+    return replace(settings, model=name(settings.model), draft_model=None if drafter is None else name(drafter))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from msgspec.structs import asdict
 
 from speculation.bench.configuration import Contender, Settings
 from speculation.bench.counters import Counters
+from workers.emulation import Emulation
 from workers.errors import ConfigError
+from workers.messages import StageTimings
 
 
 class CellKey(msgspec.Struct, frozen=True, order=True):
@@ -48,13 +50,17 @@ class Cell(msgspec.Struct, frozen=True):
     key: CellKey
     answers: list[Answer]
     counters: Counters | None  # what the engine counted meanwhile; None for Hugging Face
-    prefill_ns: list[float] | None  # a stage: its time for a prompt token
+    prefill: list[StageTimings] | None  # a stage: its time for prompts alone, in the warm-up
+    prompt_frames: int  # that were computed for the prompts of the answers
+    devices: int
+    energy_mj: int | None  # of its devices, while it answered; None where they do not tell
     beside: list[Contender]  # measured prompt by prompt in turn with these
     rehearsal: bool
-    emulated_stage_ms: float
+    emulated: Emulation
     split: str  # layers a stage
     date: str  # ISO 8601, UTC
     git: str
+    near_ties: list[str]  # questions whose answers were proven to differ from the reference by a near-tie
     load: float  # of the machine, one-minute average, before the bench that made this cell began
 
 

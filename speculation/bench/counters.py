@@ -1,14 +1,18 @@
 """The engine's cumulative figures as /metrics shows them, and what changed between two looks. Pure."""
 
+from typing import TypeVar
+
 import msgspec
 from msgspec.structs import asdict
 from prometheus_client.parser import text_string_to_metric_families
 
+from workers.emulation import Emulation
 from workers.errors import ConfigError
-from workers.messages import HIT_RANKS, SpeculationCounts, StageTimings
+from workers.messages import HIT_RANKS, RankTimings, SpeculationCounts, StageTimings
 
 _NS = 1e9
 _PREFIX = "echelon:"
+_Timings = TypeVar("_Timings", StageTimings, RankTimings)
 _STAGE_FIELDS = ("idle", "receive", "forward", "sample", "emulate", "send")
 
 
@@ -21,6 +25,7 @@ class Counters(msgspec.Struct):
     drafts: int  # asked for
     draft_ns: int
     stages: list[StageTimings]
+    rank: RankTimings
 
     def since(self, earlier: "Counters") -> "Counters":
         """What has been added since `earlier`, of the same engine; raises `ConfigError` where it was restarted."""
@@ -32,7 +37,8 @@ class Counters(msgspec.Struct):
             full_cycle_ns=self.full_cycle_ns - earlier.full_cycle_ns,
             drafts=self.drafts - earlier.drafts,
             draft_ns=self.draft_ns - earlier.draft_ns,
-            stages=[_timings(new, old, -1) for new, old in zip(self.stages, earlier.stages, strict=True)],
+            stages=[_summed(new, old, -1) for new, old in zip(self.stages, earlier.stages, strict=True)],
+            rank=_summed(self.rank, earlier.rank, -1),
         )
 
     def plus(self, other: "Counters") -> "Counters":
@@ -46,7 +52,8 @@ class Counters(msgspec.Struct):
             full_cycle_ns=self.full_cycle_ns + other.full_cycle_ns,
             drafts=self.drafts + other.drafts,
             draft_ns=self.draft_ns + other.draft_ns,
-            stages=[_timings(mine, others, 1) for mine, others in zip(self.stages, other.stages, strict=True)],
+            stages=[_summed(mine, others, 1) for mine, others in zip(self.stages, other.stages, strict=True)],
+            rank=_summed(self.rank, other.rank, 1),
         )
 
 
@@ -57,7 +64,7 @@ class Snapshot(msgspec.Struct):
     waiting: int
     counters: Counters
     rehearsal: bool
-    emulated_stage_ms: float
+    emulated: Emulation
     split: str
 
     @property
@@ -88,9 +95,10 @@ def parse_metrics(text: str) -> Snapshot:
                 drafts=int(series["drafts"]),
                 draft_ns=_ns(series["draft_seconds"]),
                 stages=stages,
+                rank=RankTimings(*(_ns(series[f"{name}_seconds"]) for name in ("decode", "commit", "announce"))),
             ),
             rehearsal=info["rehearsal"] == "true",
-            emulated_stage_ms=float(info["emulated_stage_ms"]),
+            emulated=Emulation(*(float(info[f"emulated_{name}"]) for name in Emulation.__struct_fields__)),
             split=info["split"],
         )
     except KeyError as error:
@@ -130,7 +138,7 @@ def _counts_since(new: SpeculationCounts, old: SpeculationCounts) -> Speculation
     )
 
 
-def _timings(mine: StageTimings, others: StageTimings, sign: int) -> StageTimings:
+def _summed(mine: _Timings, others: _Timings, sign: int) -> _Timings:
     """Field by field, `mine + sign * others`."""
     terms = asdict(others)
-    return StageTimings(**{name: value + sign * terms[name] for name, value in asdict(mine).items()})
+    return type(mine)(**{name: value + sign * terms[name] for name, value in asdict(mine).items()})

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from speculation.bench.cells import Cell, CellKey
-from speculation.bench.configuration import NONE, SCRIPTED, Contender, Settings
+from speculation.bench.configuration import NONE, Contender, Settings
 from speculation.bench.figures import Row, rows
 from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
 from speculation.simulate.pipeline import speed_law
+from speculation.simulate.rounds import tokens_per_round
+from workers.emulation import Emulation
 from workers.errors import ConfigError
+from workers.messages import StageTimings
 
 _PROMPT = Prompt("cycle-cost", "0", "Count.", 0)
 _WARM_UP_TOKENS = 50
@@ -36,11 +39,13 @@ class Point:
     stage_ms: float
     acceptance: float | None  # None: no drafts
     delta: int
+    drafts: int = 0  # a frame; 0: one token a frame, and frames in every stage
 
     @property
     def contender(self) -> Contender:
         """How it is served."""
-        return Contender(NONE if self.acceptance is None else SCRIPTED, self.stages)
+        scripted = "dtv-scripted" if self.drafts else "scripted"
+        return Contender(NONE if self.acceptance is None else scripted, self.stages)
 
     def settings(self, tokens: int) -> Settings:
         """Its settings, for `tokens` tokens."""
@@ -48,14 +53,20 @@ class Point:
             "tiny",
             tokens,
             delta=self.delta,
-            emulate_stage_ms=self.stage_ms,
+            num_speculative_tokens=max(1, self.drafts),
+            emulate=Emulation(stage_ms=self.stage_ms),
             scripted_acceptance=self.acceptance,
             ignore_eos=True,
         )
 
     def ideal(self, acceptance: float | None) -> float:
         """Tokens/s if nothing but the stages took time, at the acceptance that came out."""
-        tokens_per_cycle = 1 / self.stages if acceptance is None else speed_law(self.stages, acceptance)
+        if acceptance is None:
+            tokens_per_cycle = 1 / self.stages
+        elif self.drafts:
+            tokens_per_cycle = tokens_per_round(self.drafts, acceptance) / self.stages
+        else:
+            tokens_per_cycle = speed_law(self.stages, acceptance)
         return 1000 / self.stage_ms * tokens_per_cycle
 
 
@@ -83,10 +94,14 @@ def measure(point: Point, tokens: int, log: Path) -> Row:
         key=CellKey(point.contender, 0.0, _PROMPT.dataset, 0),
         answers=[answer],
         counters=after.counters.since(before.counters),
-        prefill_ns=[0.0] * point.stages,  # one frame among hundreds
+        prefill=[StageTimings() for _ in range(point.stages)],  # one frame among hundreds
+        prompt_frames=1,
+        devices=point.stages,
+        energy_mj=None,
+        near_ties=[],
         beside=[],
         rehearsal=after.rehearsal,
-        emulated_stage_ms=after.emulated_stage_ms,
+        emulated=after.emulated,
         split=after.split,
         date="",
         git="",

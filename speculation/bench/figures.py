@@ -7,29 +7,15 @@ from statistics import median
 
 import msgspec
 
+from speculation.bench.breakdown import CycleParts, StageShares, cycle_parts, decoding, stage_shares
 from speculation.bench.cells import Answer, Cell
-from speculation.bench.configuration import HUGGING_FACE, NONE, ONE_DEVICE, SINGLE, Contender
+from speculation.bench.configuration import HUGGING_FACE, NONE, SINGLE, Contender
 from speculation.bench.counters import Counters
 from speculation.bench.identity import Difference, differences
-from workers.messages import HIT_RANKS, StageTimings
+from workers.emulation import Emulation
+from workers.messages import HIT_RANKS
 
 ALL = "all"  # the data sets together
-
-
-class StageShares(msgspec.Struct, frozen=True):
-    """How one stage spent the time in which a request was being answered; the shares add up to 1."""
-
-    forward: float
-    sample: float
-    emulate: float
-    send: float
-    receive: float
-    idle: float
-
-    @property
-    def busy(self) -> float:
-        """At work on a frame."""
-        return self.forward + self.sample + self.emulate + self.send
 
 
 class Row(msgspec.Struct):
@@ -49,6 +35,10 @@ class Row(msgspec.Struct):
     ttft_ms: float  # median
     inter_token_ms_p50: float
     inter_token_ms_p99: float
+    devices: int
+    tokens_per_second_per_device: float
+    engine_tokens_per_second: float | None = None  # by the engine's own clock
+    joules_per_token: float | None = None
     acceptance: float | None = None  # of verified drafts
     coverage: float | None = None  # share of tokens for which there was a draft
     tokens_per_cycle: float | None = None
@@ -57,18 +47,20 @@ class Row(msgspec.Struct):
     drafted: int | None = None
     discarded: int | None = None
     cycle_ms: float | None = None
-    stage_ms: float | None = None  # the slowest stage's time for one token
+    stage_ms: float | None = None  # the slowest stage's time for a frame
     draft_ms: float | None = None  # a draft, on the speculation rank
     fixed_cost_ms: float | None = None  # the cycle beyond the slower of stage and draft
+    cycle_parts: CycleParts | None = None
     stage_shares: list[StageShares] | None = None
     speedup_none: float | None = None  # same stages
     speedup_single: float | None = None
     speedup_hf: float | None = None
     split: str = ""
-    emulated_stage_ms: float = 0.0
+    emulated: Emulation = Emulation()
     rehearsal: bool = False
     interleaved: bool = True  # prompt by prompt with every other pipeline of the same stages
     differing: int = 0  # answers that are not those of the reference
+    near_ties: int = 0  # of these, such as frames of several tokens may bring about
     error: str | None = None
 
 
@@ -94,7 +86,7 @@ def _pipelines(cells: Sequence[Cell]) -> dict[int, set[Contender]]:
     """The contenders with a pipeline, by number of stages."""
     found: dict[int, set[Contender]] = {}
     for cell in cells:
-        if cell.key.contender.method not in ONE_DEVICE:
+        if not cell.key.contender.how.one_device:
             found.setdefault(cell.key.contender.stages, set()).add(cell.key.contender)
     return found
 
@@ -102,7 +94,7 @@ def _pipelines(cells: Sequence[Cell]) -> dict[int, set[Contender]]:
 def _interleaved(cell: Cell, pipelines: dict[int, set[Contender]]) -> bool:
     """Whether it took turns with all pipelines of its number of stages; one device, with those of any number."""
     together = {cell.key.contender, *cell.beside}
-    if cell.key.contender.method in ONE_DEVICE:
+    if cell.key.contender.how.one_device:
         return not pipelines or any(pipeline <= together for pipeline in pipelines.values())
     return pipelines[cell.key.contender.stages] <= together
 
@@ -113,23 +105,28 @@ def _row(cells: Sequence[Cell], dataset: str, pipelines: dict[int, set[Contender
     speeds = [tokens_per_second([a for c in cells if c.key.repeat == repeat for a in c.answers]) for repeat in repeats]
     gaps = sorted(gap / 1000 for answer in answers for gap in _gaps(answer))
     contender = cells[0].key.contender
+    speed, tokens = median(speeds), sum(len(answer.tokens) for answer in answers)
+    energy = [cell.energy_mj for cell in cells if cell.energy_mj is not None]
     row = Row(
         method=contender.method,
         stages=contender.stages,
         temperature=cells[0].key.temperature,
         dataset=dataset,
         prompts=len(answers),
-        tokens=sum(len(answer.tokens) for answer in answers),
+        tokens=tokens,
         cached_prompt_tokens=sum(answer.cached for answer in answers),
         repeats=len(repeats),
-        tokens_per_second=median(speeds),
+        tokens_per_second=speed,
         tokens_per_second_least=min(speeds),
         tokens_per_second_most=max(speeds),
         ttft_ms=median(answer.times_us[0] for answer in answers) / 1000,
         inter_token_ms_p50=percentile(gaps, 0.5),
         inter_token_ms_p99=percentile(gaps, 0.99),
+        devices=cells[0].devices,
+        tokens_per_second_per_device=speed / cells[0].devices,
+        joules_per_token=sum(energy) / 1000 / tokens if len(energy) == len(cells) else None,
         split=cells[0].split,
-        emulated_stage_ms=cells[0].emulated_stage_ms,
+        emulated=cells[0].emulated,
         rehearsal=any(cell.rehearsal for cell in cells),
         interleaved=all(_interleaved(cell, pipelines) for cell in cells),
     )
@@ -156,45 +153,16 @@ def _add_engine_figures(row: Row, counters: Counters, cells: Sequence[Cell], ans
         row.error = f"{counts.drafted} drafts, but {verified} verified and {counts.discarded} discarded"
     active_ns = 1000 * sum(answer.times_us[-1] for answer in answers)
     row.stage_shares = [stage_shares(timings, active_ns) for timings in counters.stages]
-    row.stage_ms = max(_token_ms(cells, stage) for stage in range(len(counters.stages)))
+    slowest = max((decoding(cells, stage) for stage in range(len(counters.stages))), key=lambda stage: stage.frame_ms)
+    row.stage_ms = slowest.frame_ms
+    row.cycle_parts = cycle_parts(counters, slowest)
+    if counters.rank.decode_ns:
+        row.engine_tokens_per_second = (row.tokens - len(answers)) / counters.rank.decode_ns * 1e9
     if counters.drafts:
         row.draft_ms = counters.draft_ns / counters.drafts / 1e6
     if counters.full_cycles:
         row.cycle_ms = counters.full_cycle_ns / counters.full_cycles / 1e6
         row.fixed_cost_ms = row.cycle_ms - max(row.stage_ms, row.draft_ms or 0.0)
-
-
-def _token_ms(cells: Sequence[Cell], stage: int) -> float:
-    """A stage's computing time for a frame of one token: the prompts' share, known from the warm-up, is taken out."""
-    busy_ns, frames = 0.0, 0
-    for cell in cells:
-        if cell.counters is None or cell.prefill_ns is None:
-            continue
-        timings = cell.counters.stages[stage]
-        prompt_tokens = sum(answer.computed for answer in cell.answers)
-        busy_ns += computing_ns(timings) - cell.prefill_ns[stage] * prompt_tokens
-        frames += timings.tokens - prompt_tokens
-    return busy_ns / frames / 1e6 if frames > 0 else 0.0
-
-
-def computing_ns(timings: StageTimings) -> int:
-    """Time that a stage computed, or pretended to."""
-    return timings.forward_ns + timings.sample_ns + timings.emulate_ns
-
-
-def stage_shares(timings: StageTimings, active_ns: int) -> StageShares:
-    """Shares of `active_ns`, the time in which requests were being answered."""
-    parts = {
-        "forward": timings.forward_ns,
-        "sample": timings.sample_ns,
-        "emulate": timings.emulate_ns,
-        "send": timings.send_ns,
-        "receive": timings.receive_ns,
-    }
-    # A stage may finish dead frames a moment after the last token has gone out.
-    whole = max(active_ns, sum(parts.values()), 1)
-    shares = {name: value / whole for name, value in parts.items()}
-    return StageShares(**shares, idle=1 - sum(shares.values()))
 
 
 def tokens_per_second(answers: Sequence[Answer]) -> float:
@@ -234,11 +202,12 @@ def _add_differences(made: Sequence[Row], found: Sequence[Difference]) -> None:
             and difference.temperature == row.temperature
             and row.dataset in (difference.dataset, ALL)
         ]
-        if here:
-            first = here[0]
-            row.differing = len(here)
+        row.differing = len(here)
+        row.near_ties = sum(difference.near_tie for difference in here)
+        if row.differing > row.near_ties:
+            first = next(difference for difference in here if not difference.near_tie)
             where = "in the prompt" if first.position < 0 else f"at token {first.position}"
             row.error = (
-                f"{len(here)} of {row.prompts} answers differ from {first.reference}; "
+                f"{row.differing - row.near_ties} of {row.prompts} answers differ from {first.reference}; "
                 f"first: {first.dataset} {first.question} {where}"
             )

@@ -18,30 +18,38 @@ class Difference(msgspec.Struct, frozen=True):
     repeat: int
     question: str
     position: int  # of the token in the answer; -1 where the prompts differ already
+    near_tie: bool  # proven (`speculation.bench.near_ties`); of draft-then-verify only
 
 
 def differences(cells: Iterable[Cell]) -> list[Difference]:
-    """Every answer that is not that of the reference: `none` with the fewest stages, or else `single`, or the first.
-
-    Rehearsals take no part, for their tokens mean nothing; neither does Hugging Face where it samples, for its noise
-    is its own.
-    """
-    comparable: dict[tuple[float, str], list[Cell]] = {}
+    """Every answer that is not that of the reference."""
+    groups: dict[tuple[float, str], list[Cell]] = {}
     for cell in cells:
-        sampled_elsewhere = cell.key.contender.method == HUGGING_FACE and cell.key.temperature > 0
-        if not cell.rehearsal and not sampled_elsewhere:
-            comparable.setdefault((cell.key.temperature, cell.key.dataset), []).append(cell)
+        if comparable(cell):
+            groups.setdefault((cell.key.temperature, cell.key.dataset), []).append(cell)
     found = []
-    for same in comparable.values():
-        reference = min(same, key=_rank)
+    for same in groups.values():
+        reference = reference_of(same)
         for cell in same:
             found += _compare(cell, reference)
     return found
 
 
+def comparable(cell: Cell) -> bool:
+    """Whether its tokens mean something: a rehearsal's do not, and Hugging Face samples with noise of its own."""
+    sampled_elsewhere = cell.key.contender.method == HUGGING_FACE and cell.key.temperature > 0
+    return not cell.rehearsal and not sampled_elsewhere
+
+
+def reference_of(cells: Sequence[Cell]) -> Cell:
+    """The cell the others must agree with: `none` with the fewest stages, else `single`, else one without rounds."""
+    return min(cells, key=_rank)
+
+
 def _rank(cell: Cell) -> tuple[int, Contender, int]:
     order = {NONE: 0, SINGLE: 1}
-    return (order.get(cell.key.contender.method, 2), cell.key.contender, cell.key.repeat)
+    last = 3 if cell.key.contender.how.rounds else 2
+    return (order.get(cell.key.contender.method, last), cell.key.contender, cell.key.repeat)
 
 
 def _compare(cell: Cell, reference: Cell) -> list[Difference]:
@@ -56,6 +64,7 @@ def _compare(cell: Cell, reference: Cell) -> list[Difference]:
             key.repeat,
             answer.question,
             position,
+            near_tie=position >= 0 and answer.question in cell.near_ties,
         )
         for answer in cell.answers
         if answer.question in expected and (position := first_difference(answer, expected[answer.question])) is not None

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from speculation.bench.configuration import METHODS, USES_MODULE, Contender, Settings, check, contenders
+from speculation.bench.configuration import METHODS, USES_MODEL, USES_MODULE, Contender, Settings, check, contenders
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 
-_QUICK_PROMPTS = 2
-_QUICK_TOKENS = 64
+_QUICK_PROMPTS = 1
+_QUICK_TOKENS = 32
 _FULL_TOKENS = 256
 
 
@@ -44,7 +45,9 @@ def parse(arguments: Sequence[str]) -> Options:
         dtype=given.dtype,
         transport=given.transport,
         delta=given.delta,
-        emulate_stage_ms=given.emulate_stage_ms,
+        num_speculative_tokens=given.num_speculative_tokens,
+        draft_model=given.draft_model,
+        emulate=Emulation(*(getattr(given, f"emulate_{name}") for name in Emulation.__struct_fields__)),
         always_draft=given.always_draft,
         ignore_eos=given.ignore_eos,
         scripted_acceptance=given.scripted_acceptance,
@@ -83,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--stages", default="2", help="such as 2,3,5,10 (default: %(default)s)")
     add("--temperature", default="0", help="such as 0,1 (default: %(default)s)")
     add("--repeats", type=int, default=1, help="of everything; speeds are then medians (default: %(default)s)")
-    add("--quick", action="store_true", help=f"{_QUICK_PROMPTS} prompts a data set, {_QUICK_TOKENS} tokens")
+    add("--quick", action="store_true", help=f"{_QUICK_PROMPTS} prompt a data set, {_QUICK_TOKENS} tokens")
     add("--limit", type=int, help="prompts a data set, the first ones (default: all)")
     add("--max-tokens", type=int, help=f"of an answer (default: {_FULL_TOKENS})")
     add("--top-k", type=int, default=0, help="0: all (default)")
@@ -91,13 +94,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--ignore-eos", action="store_true", help="go on after end tokens, so that all answers are equally long")
     add("--seed", type=int, default=0, help="from which each prompt's seed is made")
     add("--draft-module", type=Path, help=f"for {' and '.join(USES_MODULE)} (default: the one that comes with Echelon)")
+    add("--draft-model", help=f"smaller model with the same tokens, for {' and '.join(USES_MODEL)}")
+    add("--num-speculative-tokens", type=int, default=4, help="drafts a frame, for dtv-… (default: %(default)s)")
     for name in ("--device", "--dtype", "--transport"):
         add(name, default="cpu" if name == "--device" else "auto", help="as for `echelon serve`")
     add("--threads", type=int, default=1, help="CPU threads of a stage, and of Hugging Face (default: %(default)s)")
     add("--max-model-len", type=int, default=2048, help="as for `echelon serve` (default: %(default)s)")
     add("--delta", type=int, default=0, help="as for `echelon serve`")
     add("--always-draft", action="store_true", help="draft even while it loses; for figures of drafters alone")
-    add("--emulate-stage-ms", type=float, default=0.0, help="rehearsal: as for `echelon serve`")
+    for name in Emulation.__struct_fields__:
+        add(f"--emulate-{name.replace('_', '-')}", type=float, default=0.0, help="rehearsal: as for `echelon serve`")
     add("--scripted-acceptance", type=float, help="rehearsal: acceptance of the method `scripted`")
     return parser
 

@@ -1,6 +1,7 @@
 """The processes that are measured: `echelon serve` groups, and Hugging Face beside them."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ import msgspec
 from speculation.bench.cells import Answer
 from speculation.bench.configuration import HUGGING_FACE, Contender, Settings, serve_arguments
 from speculation.bench.counters import Snapshot, parse_metrics
+from speculation.bench.near_ties import Branch, bias
 from speculation.bench.prompts import Prompt
 from speculation.bench.streaming import chat_body, stream_chat
 from workers.errors import ConfigError
@@ -37,6 +39,9 @@ class Running(Protocol):
 
     def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
         """Answers one prompt; raises `ConfigError`."""
+
+    def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
+        """Whether the branch's expected token comes next once it is favoured by a little; raises `ConfigError`."""
 
     def snapshot(self) -> Snapshot | None:
         """Figures that cover everything up to now, or None where there are none."""
@@ -88,6 +93,30 @@ class Served:
         except OSError as error:
             raise ConfigError(f"prompt {prompt.question}: {error}\n{_tail(self._log)}") from error
 
+    def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
+        """Asks for one token, by token ids."""
+        body = {
+            "model": "bench",
+            "prompt": branch.context,
+            "max_tokens": 1,
+            "temperature": temperature,
+            "top_k": self._settings.top_k,
+            "top_p": self._settings.top_p,
+            "ignore_eos": self._settings.ignore_eos,
+            "seed": prompt.seed,
+            "logit_bias": {str(branch.expected): bias(self._settings)},
+            "return_token_ids": True,
+        }
+        request = urllib.request.Request(
+            self._url("/v1/completions"), json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_READY_SECONDS) as response:
+                choice = json.load(response)["choices"][0]
+        except OSError as error:
+            raise ConfigError(f"prompt {prompt.question}: {error}\n{_tail(self._log)}") from error
+        return bool(choice["token_ids"] == [branch.expected])
+
     def snapshot(self) -> Snapshot:
         """Figures newer than the last answer.
 
@@ -113,9 +142,12 @@ class Served:
         return parse_metrics(self._get("/metrics").decode())
 
     def _get(self, path: str) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=30) as response:
+        with urllib.request.urlopen(self._url(path), timeout=30) as response:
             content: bytes = response.read()
             return content
+
+    def _url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self._port}{path}"
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,6 +195,10 @@ class HuggingFace:
             self._process.stdin.write(msgspec.json.encode(question) + b"\n")
             self._process.stdin.flush()
         return msgspec.json.decode(self._read(), type=Answer)
+
+    def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
+        """Never true: it has no frames of several tokens."""
+        return False
 
     def snapshot(self) -> None:
         """It has no figures."""

@@ -1,22 +1,27 @@
 """Runs what is not done yet: contenders side by side, prompt by prompt in turn."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import ceil
 from pathlib import Path
-from typing import Any
 
-from tqdm import tqdm
+from msgspec.structs import replace
 
 from speculation.bench.cells import Answer, Cell, CellKey, Folder
-from speculation.bench.configuration import Contender
+from speculation.bench.configuration import Contender, Settings, devices
 from speculation.bench.counters import Snapshot
-from speculation.bench.figures import computing_ns
+from speculation.bench.energy import Meter
+from speculation.bench.near_ties import Branch, proven
 from speculation.bench.processes import Running
+from speculation.bench.progress import Progress
 from speculation.bench.prompts import DataSet, Prompt
+from workers.emulation import Emulation
 from workers.errors import ConfigError
+from workers.messages import StageTimings
 
 _WARM_UP_TOKENS = 16
 _PREFILL_PROMPTS = 4
@@ -25,6 +30,7 @@ _GROUP_MARGIN = 1.5  # groups grow while they answer, and a draft module comes o
 _LEAST_BYTES = 2**28  # of a group, should something else have freed memory meanwhile
 
 Start = Callable[[Contender], Running]
+MeterOf = Callable[[Contender], Meter | None]
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Work:
     temperatures: Sequence[float]
     data_sets: Sequence[DataSet]
     repeats: int
-    max_tokens: int
+    settings: Settings
     git: str
     load: float  # one-minute average before the bench began
 
@@ -47,16 +53,19 @@ class Work:
                     yield CellKey(contender, temperature, data_set.name, repeat)
 
 
-def run(work: Work, folder: Folder, start: Start) -> None:
+def run(work: Work, folder: Folder, start: Start, meter: MeterOf = lambda _: None) -> None:
     """Measures every cell that `folder` lacks. Raises `ConfigError` where a contender fails."""
     pending = [key for group in work.groups for one in group for key in work.keys(one) if not folder.has(key)]
     sizes = {data_set.name: len(data_set.prompts) for data_set in work.data_sets}
-    with tqdm(total=sum(sizes[key.dataset] for key in pending), unit="answer", smoothing=0.05) as progress:
+    starts = len({key.contender for key in pending})
+    with Progress(starts, sum(sizes[key.dataset] for key in pending)) as progress:
         for group in work.groups:
             waiting = [one for one in group if any(not folder.has(key) for key in work.keys(one))]
             while waiting:
-                progress.set_description("starting")
-                with _side_by_side(waiting, start, work) as together:
+                progress.say("starting")
+                began = time.monotonic()
+                with _side_by_side(waiting, start, meter, work) as together:
+                    progress.started(time.monotonic() - began, len(together))
                     waiting = waiting[len(together) :]
                     _measure(work, folder, together, progress)
 
@@ -67,14 +76,25 @@ class _Lane:
 
     contender: Contender
     running: Running
-    last: Snapshot | None
-    prefill_ns: list[float] | None
+    meter: Meter | None
+    last: Snapshot | None = None
+    prefill: list[StageTimings] | None = None
+
+    def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
+        """The answer; a `ConfigError` says whose it is."""
+        try:
+            return self.running.answer(prompt, temperature, max_tokens)
+        except ConfigError as error:
+            raise ConfigError(f"{self.contender}, {prompt.dataset}: {error}") from error
+
+    def millijoules(self) -> int:
+        """Energy of its devices so far; 0 where they do not tell."""
+        return 0 if self.meter is None else self.meter.millijoules()
 
 
 @contextlib.contextmanager
-def _side_by_side(waiting: Sequence[Contender], start: Start, work: Work) -> Iterator[list[_Lane]]:
-    """Starts as many contenders as memory allows, at least one, and stops them at the end."""
-    prompts = [prompt for data_set in work.data_sets for prompt in data_set.prompts][:_PREFILL_PROMPTS]
+def _side_by_side(waiting: Sequence[Contender], start: Start, meter: MeterOf, work: Work) -> Iterator[list[_Lane]]:
+    """Starts as many contenders as memory allows, at least one, warms them up, and stops them at the end."""
     with contextlib.ExitStack() as stack:
 
         def started(contender: Contender) -> Running:
@@ -90,77 +110,96 @@ def _side_by_side(waiting: Sequence[Contender], start: Start, work: Work) -> Ite
         group += [started(contender) for contender in waiting[1 : 1 + room]]
         for running in group:
             running.wait_until_ready()
-        yield [_warm_up(contender, running, prompts) for contender, running in zip(waiting, group, strict=False)]
+        lanes = [_Lane(one, running, meter(one)) for one, running in zip(waiting, group, strict=False)]
+        _warm_up(lanes, [prompt for data_set in work.data_sets for prompt in data_set.prompts][:_PREFILL_PROMPTS])
+        yield lanes
 
 
-def _warm_up(contender: Contender, running: Running, prompts: Sequence[Prompt]) -> _Lane:
-    """Answers a few prompts, and finds how long each stage takes for a prompt token."""
-    _answer(contender, running, prompts[0], 0.0, _WARM_UP_TOKENS)
-    before = running.snapshot()
-    for prompt in prompts:
-        _answer(contender, running, prompt, 0.0, 1)
-    after = running.snapshot()
-    if before is None or after is None:
-        return _Lane(contender, running, None, None)
-    spent = after.counters.since(before.counters).stages
-    return _Lane(contender, running, after, [computing_ns(stage) / max(1, stage.tokens) for stage in spent])
+def _warm_up(lanes: Sequence[_Lane], prompts: Sequence[Prompt]) -> None:
+    """Lets each answer a few prompts, and finds how long each of its stages takes for them."""
+    for lane in lanes:
+        lane.answer(prompts[0], 0.0, _WARM_UP_TOKENS)
+    before = _snapshots(lanes)
+    for lane in lanes:
+        for prompt in prompts:
+            lane.answer(prompt, 0.0, 1)
+    for lane, earlier, now in zip(lanes, before, _snapshots(lanes), strict=True):
+        if earlier is not None and now is not None:
+            lane.last, lane.prefill = now, now.counters.since(earlier.counters).stages
 
 
-def _answer(contender: Contender, running: Running, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
-    """The answer; a `ConfigError` says whose it is."""
-    try:
-        return running.answer(prompt, temperature, max_tokens)
-    except ConfigError as error:
-        raise ConfigError(f"{contender}, {prompt.dataset}: {error}") from error
+def _snapshots(lanes: Sequence[_Lane]) -> list[Snapshot | None]:
+    """Figures of all lanes; each waits for a ping or two, so they do it together."""
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        return list(pool.map(lambda lane: lane.running.snapshot(), lanes))
 
 
-def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: "tqdm[Any]") -> None:
+def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: Progress) -> None:
     for repeat in range(work.repeats):
         for temperature in work.temperatures:
             for data_set in work.data_sets:
                 keys = [CellKey(lane.contender, temperature, data_set.name, repeat) for lane in lanes]
                 todo = [(lane, key) for lane, key in zip(lanes, keys, strict=True) if not folder.has(key)]
                 if todo:
-                    progress.set_description(
-                        f"n={max(key.contender.stages for _, key in todo)} T={temperature:g} {data_set.name}"
-                    )
+                    stages = max(key.contender.stages for _, key in todo)
+                    progress.say(f"n={stages} T={temperature:g} {data_set.name}")
                     _block(work, folder, todo, data_set, progress)
 
 
 def _block(
-    work: Work,
-    folder: Folder,
-    todo: Sequence[tuple[_Lane, CellKey]],
-    data_set: DataSet,
-    progress: "tqdm[Any]",
+    work: Work, folder: Folder, todo: Sequence[tuple[_Lane, CellKey]], data_set: DataSet, progress: Progress
 ) -> None:
     """One data set at one temperature. The order of the methods turns with every prompt, so that none has a place."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
     answers: dict[CellKey, list[Answer]] = {key: [] for _, key in todo}
+    energy = dict.fromkeys(answers, 0)
     for number, prompt in enumerate(data_set.prompts):
         shift = number % len(todo)
         for lane, key in [*todo[shift:], *todo[:shift]]:
-            answers[key].append(_answer(lane.contender, lane.running, prompt, key.temperature, work.max_tokens))
-            progress.update()
-    with ThreadPoolExecutor(len(todo)) as pool:  # each waits for a ping or two
-        snapshots = list(pool.map(lambda pair: pair[0].running.snapshot(), todo))
-    for (lane, key), now in zip(todo, snapshots, strict=True):
-        before, lane.last = lane.last, now
-        folder.keep(
+            began, before = time.monotonic(), lane.millijoules()
+            answers[key].append(lane.answer(prompt, key.temperature, work.settings.max_tokens))
+            energy[key] += lane.millijoules() - before
+            progress.answered(time.monotonic() - began)
+    cells = []
+    for (lane, key), now in zip(todo, _snapshots([lane for lane, _ in todo]), strict=True):
+        earlier, lane.last = lane.last, now
+        cells.append(
             Cell(
                 key=key,
                 answers=answers[key],
-                counters=None if now is None or before is None else now.counters.since(before.counters),
-                prefill_ns=lane.prefill_ns,
+                counters=None if now is None or earlier is None else now.counters.since(earlier.counters),
+                prefill=lane.prefill,
+                prompt_frames=sum(ceil(answer.computed / work.settings.prefill_chunk) for answer in answers[key]),
+                devices=devices(lane.contender, work.settings),
+                energy_mj=None if lane.meter is None else energy[key],
                 beside=[other.contender for other, _ in todo if other is not lane],
                 rehearsal=now is not None and now.rehearsal,
-                emulated_stage_ms=0.0 if now is None else now.emulated_stage_ms,
+                emulated=Emulation() if now is None else now.emulated,
                 split="" if now is None else now.split,
                 date=date,
                 git=work.git,
+                near_ties=[],
                 load=work.load,
             )
         )
+    known = [*folder.cells(), *cells]
+    for (lane, _), cell in zip(todo, cells, strict=True):
+        folder.keep(replace(cell, near_ties=_near_ties(lane, cell, known, data_set)))
+
+
+def _near_ties(lane: _Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet) -> list[str]:
+    """Asks the contender about answers that differ; what that takes is not counted to the next cell."""
+    prompts = {prompt.question: prompt for prompt in data_set.prompts}
+    asked = []
+
+    def prefers(branch: Branch) -> bool:
+        asked.append(branch)
+        return lane.running.prefers(branch, prompts[branch.question], cell.key.temperature)
+
+    found = proven(cell, known, prefers)
+    if asked:
+        lane.last = lane.running.snapshot()
+    return found
 
 
 def available_bytes() -> int:

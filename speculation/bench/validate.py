@@ -20,13 +20,16 @@ _STAGES = (2, 4, 8)
 _STAGE_MS = (2.0, 5.0)
 _ACCEPTANCES = (1.0, 0.8, 0.6)
 _DELTAS = (0, 1)
+_DRAFTS = 4  # a frame of draft-then-verify
 _FIT_TO_EVERY = 4
 _CLOSE = 0.05
 
 
 def grid() -> list[Point]:
-    """All points: 42."""
-    return [point for stages in _STAGES for point in points(stages, _STAGE_MS, _ACCEPTANCES, _DELTAS)]
+    """All points: 42 of pipelines and 9 of draft-then-verify."""
+    pipelined = [point for stages in _STAGES for point in points(stages, _STAGE_MS, _ACCEPTANCES, _DELTAS)]
+    slow = max(_STAGE_MS)
+    return pipelined + [Point(stages, slow, a, 0, _DRAFTS) for stages in _STAGES for a in _ACCEPTANCES]
 
 
 def report(runs: Sequence[Run]) -> str:
@@ -40,14 +43,15 @@ def report(runs: Sequence[Run]) -> str:
         f"{costs.commit_ms:g} ms, overhead {costs.overhead_ms:g} ms a frame.",
         f"{close} of {len(held_out)} predictions are within {100 * _CLOSE:g} %.",
         "",
-        "| n | stage ms | acceptance | δ | emulated tok/s | predicted | error |",
-        "|" + " --- |" * 7,
+        "| n | stage ms | acceptance | δ | k | emulated tok/s | predicted | error |",
+        "|" + " --- |" * 8,
     ]
     for run, value in zip(held_out, errors, strict=True):
         acceptance = "none" if run.acceptance is None else f"{run.acceptance:.3f}"
+        emulated, predicted = run.tokens_per_second, predict(run, costs, tokens=2000)
         lines.append(
-            f"| {run.stages} | {run.stage_ms:g} | {acceptance} | {run.delta} | {run.tokens_per_second:.1f} | "
-            f"{predict(run, costs, tokens=2000):.1f} | {100 * value:+.1f} % |"
+            f"| {run.stages} | {run.stage_ms:g} | {acceptance} | {run.delta} | {run.drafts or '–'} | "
+            f"{emulated:.1f} | {predicted:.1f} | {100 * value:+.1f} % |"
         )
     return "\n".join(lines) + "\n"
 
@@ -62,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             for point in tqdm(grid(), unit="run"):
                 row = measure(point, options.tokens, Path(folder) / "serve.log")
-                runs.append(Run(point.stages, point.stage_ms, point.delta, row.acceptance, row.tokens_per_second))
+                speed = row.tokens_per_second
+                runs.append(Run(point.stages, point.stage_ms, point.delta, row.acceptance, speed, point.drafts))
     except ConfigError as failure:
         sys.stderr.write(f"{failure}\n")
         return 2

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from speculation.drafters.base import Drafter
 from speculation.drafters.combined import CombinedDrafter
+from speculation.drafters.emulated import EmulatedDrafter
 from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
@@ -47,6 +48,11 @@ def ngram(config: DrafterConfig) -> NgramDrafter:
     if not 1 <= config.ngram_min <= config.ngram_max:
         raise ConfigError("--ngram-min must be at least 1 and at most --ngram-max")
     return NgramDrafter(config.ngram_max, config.ngram_min)
+
+
+def with_emulated_time(drafter: Drafter, draft_ms: float) -> Drafter:
+    """`drafter`, or one that takes at least `draft_ms` for a draft."""
+    return EmulatedDrafter(drafter, draft_ms) if draft_ms else drafter
 
 
 def with_forced_tokens(drafter: Drafter, config: DrafterConfig, model: Path) -> Drafter:

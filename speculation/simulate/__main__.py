@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from speculation.simulate.advice import advise
 from speculation.simulate.events import simulate
 from speculation.simulate.pipeline import Pipeline, speed_law
-from speculation.simulate.presets import Presets, load_presets, machine
-from speculation.simulate.rounds import best_draft_then_verify
+from speculation.simulate.presets import Presets, load_presets, machine, sources
+from speculation.simulate.rounds import best_drafts, tokens_per_round
 from workers.errors import ConfigError
 
 _OWN = (
@@ -48,22 +48,29 @@ def _own_pipeline(options: argparse.Namespace, acceptances: Sequence[float]) -> 
         commit_ms=options.commit_ms,
         draft_ms=options.draft_ms,
     )
-    none = simulate(pipeline, None, tokens=options.tokens).tokens_per_second
-    lines = [_line("acceptance", "tok/s", "× none", "tok/cycle", "law", "draft-then-verify"), _line(*["---"] * 6)]
-    lines.append(_line("none", f"{none:.1f}", "1.00", f"{1 / pipeline.stages:.3f}", "", ""))
+    lengths = options.tokens
+    none, single = (simulate(one, None, tokens=lengths) for one in (pipeline, pipeline.single))
+    found = [("none", "", 1.0, none, 1.0), ("single", "", 1.0, single, 1.0)]
+    stages = pipeline.stages
     for acceptance in acceptances:
-        got = simulate(pipeline, acceptance, delta=options.delta, tokens=options.tokens)
-        rounds, drafts = best_draft_then_verify(pipeline, acceptance)
-        lines.append(
-            _line(
-                f"{acceptance:g}",
-                f"{got.tokens_per_second:.1f}",
-                f"{got.tokens_per_second / none:.2f}",
-                f"{got.tokens_per_cycle:.3f}",
-                f"{speed_law(pipeline.stages, got.acceptance):.3f}",
-                f"{rounds:.1f} (k={drafts})",
-            )
-        )
+        got = simulate(pipeline, acceptance, delta=options.delta, tokens=lengths)
+        law = stages * speed_law(stages, got.acceptance)
+        found.append(("pipelined", f"{acceptance:g}", stages * got.tokens_per_cycle, got, law))
+        drafts = best_drafts(pipeline, acceptance)
+        got = simulate(pipeline, acceptance, drafts=drafts, tokens=lengths)
+        law = tokens_per_round(drafts, got.acceptance)
+        found.append((f"dtv, k={drafts}", f"{acceptance:g}", stages * got.tokens_per_cycle, got, law))
+    lines = [
+        "Predicted. `pipelined`: one token a frame and a frame in every stage, whatever drafts (ngram, pdm, model).",
+        "`dtv`: draft-then-verify with the best number of drafts, k. The law is E if nothing but stages took time.",
+        "",
+        _line("method", "acceptance", "tok/s", "× none", "× single", "E", "law"),
+        _line(*["---"] * 7),
+    ]
+    for method, at, length, got, law in found:
+        speed = got.tokens_per_second
+        ratios = (f"{speed / baseline.tokens_per_second:.2f}" for baseline in (none, single))
+        lines.append(_line(method, at, f"{speed:.1f}", *ratios, f"{length:.2f}", f"{law:.2f}"))
     return "\n".join(lines) + "\n"
 
 
@@ -74,8 +81,7 @@ def _presets(presets: Presets, options: argparse.Namespace, acceptances: Sequenc
     spd = [f"speculative, a={acceptance:g}" for acceptance in acceptances]
     header = ("box", "model", "one device", "plain pipeline", "tensor parallel", "draft-then-verify", *spd)
     lines = [
-        "Predicted tokens/s of one short sequence. Every figure behind it is in speculation/simulate/presets.json, "
-        "with its source.",
+        "Predicted tokens/s of one short sequence, from the figures listed below with their sources.",
         f"The verdict is about the first acceptance, {acceptances[0]:g}, which draft-then-verify is given too.",
         "",
         _line(*header, "would it help?"),
@@ -105,6 +111,8 @@ def _presets(presets: Presets, options: argparse.Namespace, acceptances: Sequenc
     lines += [_line("machine and model", "one device", "tensor parallel", "source"), _line(*["---"] * 4)]
     for figure in presets.public_tensor_parallel:
         lines.append(_line(figure.what, f"{figure.one_device:.0f}", f"{figure.tensor_parallel:.0f}", figure.source))
+    lines += ["", "What the predictions are made from (all of it in speculation/simulate/presets.json):", ""]
+    lines += [f"* {name}: {source}" for name, source in sources(presets, boxes, models, weights)]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from speculation.simulate.events import simulate
 from speculation.simulate.presets import Machine
-from speculation.simulate.rounds import best_draft_then_verify, tensor_parallel
+from speculation.simulate.rounds import best_drafts, tensor_parallel
 
 _TOKENS = 1000
 _CLOSE = 1.1  # a smaller gain than this is within what the model can be wrong by
@@ -33,7 +33,8 @@ def advise(machine: Machine, acceptances: Sequence[float], *, delta: int = 0, to
     speculative = tuple(
         simulate(pipeline, acceptance, delta=delta, tokens=tokens).tokens_per_second for acceptance in acceptances
     )
-    rounds, drafts = best_draft_then_verify(pipeline, acceptances[0])
+    drafts = best_drafts(pipeline, acceptances[0])
+    rounds = simulate(pipeline, acceptances[0], drafts=drafts, tokens=tokens).tokens_per_second
     parallel = tensor_parallel(machine.whole_ms, pipeline.stages, machine.layers, machine.all_reduce_ms)
     one = 1000 / machine.whole_ms if machine.fits_one else None
     others = {"plain pipeline": none, "draft-then-verify": rounds, "tensor parallelism": parallel}

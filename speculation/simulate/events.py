@@ -1,4 +1,4 @@
-"""Plain and speculative pipeline decoding as events: the real schedule and look-ahead, with everything else timed."""
+"""Decoding as events, by every method: the real schedule and look-ahead, with everything else timed."""
 
 import heapq
 import itertools
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from speculation.policy import pipelined
+from speculation.policy import FramePolicy, draft_then_verify, pipelined
 from speculation.schedule import Schedule, Step
 from speculation.simulate.pipeline import Pipeline, Prediction
 from workers.frames import Frame
@@ -29,24 +29,33 @@ class _Stage:
 
 
 def simulate(
-    pipeline: Pipeline, acceptance: float | None, *, delta: int = 0, tokens: int = 2000, seed: int = 0
+    pipeline: Pipeline,
+    acceptance: float | None,
+    *,
+    delta: int = 0,
+    drafts: int = 0,
+    tokens: int = 2000,
+    seed: int = 0,
 ) -> Prediction:
     """Decodes `tokens` tokens; `acceptance` is that of every draft, None decodes without drafts.
 
+    With `drafts`, they are drafts a frame of draft-then-verify; 0 is one token a frame, and frames in every stage.
     Raises `ValueError` where there is nothing to measure or the acceptance is no probability.
     """
     if tokens < 2:
         raise ValueError("tokens: at least 2, as the time after the first is measured")
     if acceptance is not None and not 0 <= acceptance <= 1:
         raise ValueError("acceptance: must be a probability, 0 to 1")
-    return _Simulation(pipeline, acceptance, delta, random.Random(seed)).run(tokens)
+    count = pipeline.stages
+    policy = draft_then_verify(count, drafts) if drafts else pipelined(count, delta)
+    return _Simulation(pipeline, acceptance, policy, random.Random(seed)).run(tokens)
 
 
 @dataclass
 class _Simulation:
     pipeline: Pipeline
     acceptance: float | None
-    delta: int
+    policy: FramePolicy
     rng: random.Random
     now: float = 0.0
     schedule: Schedule = field(init=False)
@@ -59,8 +68,7 @@ class _Simulation:
     order: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
-        policy = pipelined(self.pipeline.stages, self.delta)
-        self.schedule = Schedule(0, self.pipeline.stages, policy, _PROMPT, itertools.count())
+        self.schedule = Schedule(0, self.pipeline.stages, self.policy, _PROMPT, itertools.count())
         self.stages = [_Stage(Lookahead(f"stage {index}")) for index in range(self.pipeline.stages)]
 
     def run(self, tokens: int) -> Prediction:
@@ -151,7 +159,7 @@ class _Simulation:
         if index + 1 < len(self.stages):
             self._after(self.pipeline.hop_ms, partial(self._arrive, self.stages[index + 1]))
         elif alive:
-            sample = Sample(0, frame.epoch, frame.end, (_RIGHT,))
+            sample = Sample(0, frame.epoch, frame.position + 1, _sampled_after(frame))
             stage.lookahead.sampled(frame, sample)
             self._after(self.pipeline.control_ms, partial(self._sampled, sample))
         self._start(stage)
@@ -163,3 +171,10 @@ class _Simulation:
     def _sampled(self, sample: Sample) -> None:
         self.inbox.append(sample)
         self._turn()
+
+
+def _sampled_after(frame: Frame) -> tuple[int, ...]:
+    """A token after each of the frame's, up to the first that is not the draft in its place."""
+    drafts = frame.tokens[1:]
+    right = next((place for place, draft in enumerate(drafts) if draft != _RIGHT), len(drafts))
+    return (_RIGHT,) * (right + 1)

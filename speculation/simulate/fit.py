@@ -6,6 +6,7 @@ from itertools import product
 
 from speculation.simulate.events import simulate
 from speculation.simulate.pipeline import Pipeline, speed_law
+from speculation.simulate.rounds import tokens_per_round
 
 _TOKENS = 200
 _CONTROL_MS = (0.02, 0.05, 0.1, 0.2)
@@ -31,12 +32,19 @@ class Run:
     delta: int
     acceptance: float | None  # as it came out; None without drafts
     tokens_per_second: float
+    drafts: int = 0  # a frame, of draft-then-verify
+
+    def law(self, acceptance: float) -> float:
+        """Tokens per cycle if nothing but the stages took time."""
+        if self.drafts:
+            return tokens_per_round(self.drafts, acceptance) / self.stages
+        return speed_law(self.stages, acceptance)
 
 
 def predict(run: Run, costs: Costs, tokens: int = _TOKENS) -> float:
     """Tokens/s of the run, by simulation.
 
-    The simulated acceptance is random too; the speed law takes out how far it is from the run's.
+    The simulated acceptance is random too; the law takes out how far it is from the run's.
     """
     pipeline = Pipeline(
         stage_ms=(run.stage_ms,) * run.stages,
@@ -45,11 +53,10 @@ def predict(run: Run, costs: Costs, tokens: int = _TOKENS) -> float:
         control_ms=costs.control_ms,
         commit_ms=costs.commit_ms,
     )
-    got = simulate(pipeline, run.acceptance, delta=run.delta, tokens=tokens)
+    got = simulate(pipeline, run.acceptance, delta=run.delta, drafts=run.drafts, tokens=tokens)
     if run.acceptance is None:
         return got.tokens_per_second
-    correction = speed_law(run.stages, run.acceptance) / speed_law(run.stages, got.acceptance)
-    return got.tokens_per_second * correction
+    return got.tokens_per_second * run.law(run.acceptance) / run.law(got.acceptance)
 
 
 def error(run: Run, costs: Costs, tokens: int = _TOKENS) -> float:

@@ -1,6 +1,6 @@
 """What a simulated pipeline is made of, and what comes out. All times in milliseconds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class Pipeline:
         """One token through an empty pipeline, and the announcement of the next."""
         stages = sum(self.service_ms(stage) for stage in range(self.stages))
         return stages + (self.stages - 1) * self.hop_ms + 2 * self.control_ms + self.commit_ms
+
+    @property
+    def single(self) -> "Pipeline":
+        """All layers on one device, of the same kind as the stages'."""
+        return replace(self, stage_ms=(sum(self.stage_ms),))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Common boxes and models, from bytes and bandwidth. `presets.json` names the source of each figure."""
 
+from collections.abc import Sequence
 from math import log2
 from pathlib import Path
 from typing import TypeVar
@@ -157,6 +158,21 @@ def machine(presets: Presets, box_name: str, model_name: str, weights_name: str)
         all_reduce_ms=all_reduce_us / 1e3,
         layers=model.layers,
     )
+
+
+def sources(
+    presets: Presets, boxes: Sequence[str], models: Sequence[str], weights: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Name and source of each figure behind these boxes, models and weights; says which are assumed."""
+    used = [presets.boxes[name] for name in boxes]
+    links = {name for box in used for name in (box.link, box.slow_link) if name is not None}
+    found: dict[str, _Sourced] = {}
+    found |= {name: presets.gpus[name] for name in sorted({box.gpu for box in used})}
+    found |= {name: presets.links[name] for name in sorted(links)}
+    found |= {name: presets.models[name] for name in models}
+    found |= {name: presets.weights[name] for name in weights}
+    found |= {"efficiency": presets.efficiency, "costs": presets.costs}
+    return [(name, f"{one.source}{' (assumed)' if one.assumed else ''}") for name, one in found.items()]
 
 
 def _hop_ms(link: Link, size: float) -> float:

@@ -1,4 +1,4 @@
-"""Methods that work in rounds, in closed form: draft-then-verify, tensor parallelism, one device. Pure."""
+"""Draft-then-verify and tensor parallelism in closed form. Pure."""
 
 from speculation.simulate.pipeline import Pipeline
 
@@ -8,21 +8,20 @@ def tokens_per_round(drafts: int, acceptance: float) -> float:
     return sum(acceptance**position for position in range(drafts + 1))
 
 
-def draft_then_verify(pipeline: Pipeline, drafts: int, acceptance: float, extra_token_ms: float = 0.0) -> float:
+def draft_then_verify(pipeline: Pipeline, drafts: int, acceptance: float) -> float:
     """Tokens/s of classic speculative decoding: `drafts` drafts one after the other, then one frame with all of them.
 
-    `extra_token_ms` is what each token beyond the first adds to the frame's way through all stages: nothing as long
-    as reading the weights takes longer than computing.
+    A frame takes as long as one token: reading the weights takes longer than computing.
     """
     if drafts < 1:
         raise ValueError("drafts: a round needs at least 1")
-    round_ms = drafts * (pipeline.draft_ms + extra_token_ms) + pipeline.token_ms
+    round_ms = drafts * pipeline.draft_ms + pipeline.token_ms
     return 1000 * tokens_per_round(drafts, acceptance) / round_ms
 
 
-def best_draft_then_verify(pipeline: Pipeline, acceptance: float, most: int = 16) -> tuple[float, int]:
-    """Tokens/s with the best number of drafts a round, and that number."""
-    return max((draft_then_verify(pipeline, drafts, acceptance), drafts) for drafts in range(1, most + 1))
+def best_drafts(pipeline: Pipeline, acceptance: float, most: int = 16) -> int:
+    """The number of drafts a round with which draft-then-verify is fastest."""
+    return max(range(1, most + 1), key=lambda drafts: draft_then_verify(pipeline, drafts, acceptance))
 
 
 def tensor_parallel(whole_ms: float, devices: int, layers: int, all_reduce_ms: float) -> float:

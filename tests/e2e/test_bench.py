@@ -58,6 +58,11 @@ def test_every_method_gives_the_same_tokens_and_a_row_of_figures(measured: tuple
         assert row["prompts"] == 2
         assert row["tokens_per_second"] > 0
         assert row["interleaved"]
+        assert (row["joules_per_token"], row["tokens_per_second_per_device"] > 0) == (None, True)
+        if row["method"] != "hf":
+            assert row["engine_tokens_per_second"] > 0
+            parts = row["cycle_parts"]
+            assert min(parts["forward"], parts["sample"] + parts["wait"], parts["announce"], parts["commit"]) > 0
     assert rows["none", 0]["E"] == 1
     assert rows["none", 0]["acceptance"] is None
     ngram = rows["ngram", 1]
@@ -113,15 +118,16 @@ def test_emulated_rehearsals_are_marked(prompts: Path, tmp_path: Path) -> None:
     done = finish(
         *("bench", "tiny", "--prompts", str(prompts), "--out", str(tmp_path), "--limit", "1", "--max-tokens", "40"),
         *("--methods", "scripted", "--scripted-acceptance", "1", "--stages", "3", "--emulate-stage-ms", "4"),
-        "--ignore-eos",
+        *("--emulate-head-ms", "1", "--emulate-draft-ms", "2", "--emulate-link-ms", "1", "--ignore-eos"),
     )
     assert done.returncode == 0, done.stderr
     (row,) = results(tmp_path)["rows"]
     assert row["rehearsal"]
-    assert row["emulated_stage_ms"] == 4
+    assert row["emulated"] == {"stage_ms": 4, "head_ms": 1, "draft_ms": 2, "link_ms": 1}
+    assert row["draft_ms"] >= 2
     assert row["acceptance"] == 1
     assert row["tokens_per_cycle"] == pytest.approx(39 / 41)  # the first token fills the pipeline
-    assert row["tokens_per_second"] < 1000 / 4 * 1.1
+    assert row["tokens_per_second"] < 1000 / 5 * 1.1
     assert all(stage["emulate"] > 0 for stage in row["stage_shares"])
     assert "scripted (rehearsal) (emulated)" in done.stdout
 
@@ -147,5 +153,5 @@ def test_simulate_answers_whether_it_would_help() -> None:
     assert "no: tensor parallelism" in done.stdout
     assert "yes: " in done.stdout
     own = finish("simulate", "--stage-ms", "5,5,5,5,5,5,5,5", "--acceptance", "1")
-    assert "| none | 25.0 |" in own.stdout
-    assert "| 1 | 199" in own.stdout
+    assert "| none |  | 25.0 |" in own.stdout
+    assert "| pipelined | 1 | 199" in own.stdout

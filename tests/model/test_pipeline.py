@@ -4,6 +4,7 @@ Stage loops, schedule, bus and control channels are the real ones; only the proc
 """
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -168,6 +169,21 @@ def test_counts_add_up(engine: LocalEngine) -> None:
     after = engine.client.status().counts
     assert after.drafted == after.accepted + after.rejected + after.discarded
     assert after.drafted >= before.drafted
+
+
+def test_the_time_between_tokens_is_counted_and_what_rank_0_does_in_it(engine: LocalEngine) -> None:
+    engine.drafter.current = NoDrafter()
+    engine.client.generate(PROMPT, 1)
+    before = engine.client.status().rank
+    engine.client.generate(PROMPT, 1)
+    assert engine.client.status().rank.decode_ns == before.decode_ns
+    began = time.perf_counter_ns()
+    engine.client.generate(PROMPT, NEW)
+    elapsed = time.perf_counter_ns() - began
+    after = engine.client.status().rank
+    assert 0 < after.decode_ns - before.decode_ns < elapsed
+    assert 0 < after.commit_ns - before.commit_ns < elapsed
+    assert 0 < after.announce_ns - before.announce_ns < elapsed
 
 
 def test_what_does_not_fit_is_refused_without_harm(engine: LocalEngine) -> None:

@@ -3,7 +3,8 @@
 from speculation.bench.cells import Answer, Cell, CellKey
 from speculation.bench.configuration import Contender
 from speculation.bench.counters import Counters
-from workers.messages import SpeculationCounts, StageTimings
+from workers.emulation import Emulation
+from workers.messages import RankTimings, SpeculationCounts, StageTimings
 
 MS = 1_000_000  # ns
 
@@ -29,7 +30,13 @@ def counters(
         hits=[accepted, accepted, verified, verified, verified],
     )
     return Counters(
-        counts, full_cycles=10, full_cycle_ns=120 * MS, drafts=verified, draft_ns=2 * verified * MS, stages=stages
+        counts,
+        full_cycles=10,
+        full_cycle_ns=120 * MS,
+        drafts=verified,
+        draft_ns=2 * verified * MS,
+        stages=stages,
+        rank=RankTimings(decode_ns=20 * cycles * MS, commit_ns=cycles * MS, announce_ns=3 * cycles * MS),
     )
 
 
@@ -42,21 +49,28 @@ def cell(
     temperature: float = 0.0,
     repeat: int = 0,
     counted: Counters | None = None,
-    prefill_ns: list[float] | None = None,
+    prefill: list[StageTimings] | None = None,
+    energy_mj: int | None = None,
+    devices: int | None = None,
     beside: list[Contender] | None = None,
     rehearsal: bool = False,
+    near_ties: list[str] | None = None,
 ) -> Cell:
     """A cell of `method`."""
     return Cell(
         key=CellKey(Contender(method, stages), temperature, dataset, repeat),
         answers=answers,
         counters=counted,
-        prefill_ns=prefill_ns,
+        prefill=prefill,
+        prompt_frames=len(answers),
+        devices=stages if devices is None else devices,
+        energy_mj=energy_mj,
         beside=beside or [],
         rehearsal=rehearsal,
-        emulated_stage_ms=0.0,
+        emulated=Emulation(),
         split="8,8",
         date="2026-01-01T00:00:00+00:00",
         git="0" * 40,
+        near_ties=near_ties or [],
         load=0.0,
     )

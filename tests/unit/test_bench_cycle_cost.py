@@ -27,12 +27,15 @@ def test_ideals_are_those_of_the_issue() -> None:
     assert point.ideal(None) == pytest.approx(25)
     assert point.ideal(1.0) == pytest.approx(200)
     assert point.ideal(0.8) == pytest.approx(200 / 2.4)
+    assert Point(8, 5.0, 1.0, 0, drafts=4).ideal(1.0) == pytest.approx(25 * 5)
 
 
 def test_a_line_tells_where_the_time_goes() -> None:
     stage = StageTimings(frames=10, tokens=10, forward_ns=10 * MS, emulate_ns=40 * MS, send_ns=5 * MS)
     counted = counters(accepted=9, cycles=10, stages=[stage, stage])
-    (row,) = rows([cell("scripted", 2, [answer("0", list(range(11)), first_ms=0)], counted=counted, prefill_ns=[0, 0])])
+    (row,) = rows(
+        [cell("scripted", 2, [answer("0", list(range(11)), first_ms=0)], counted=counted, prefill=[StageTimings()] * 2)]
+    )
     assert line(Point(2, 5.0, 1.0, 0), row) == [
         "5", "scripted", "1.000", "0", "100.0", "200.0", "50.0 %", "12.000", "7.000",
         "10.0 %", "40.0 %", "5.0 %", "0.0 %", "45.0 %",

@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.bench.configuration import Contender
-from speculation.bench.figures import percentile, rows, stage_shares, tokens_per_second
+from speculation.bench.breakdown import CycleParts, stage_shares
+from speculation.bench.cells import Answer, Cell
+from speculation.bench.configuration import Contender, Settings
+from speculation.bench.figures import percentile, rows, tokens_per_second
 from speculation.bench.identity import differences
+from speculation.bench.near_ties import Branch, bias, proven
 from speculation.bench.report import Provenance, Results, markdown
 from tests.unit.bench_cells import MS, answer, cell, counters
 from workers.messages import StageTimings
@@ -21,8 +24,9 @@ def test_figures_of_one_row() -> None:
         StageTimings(frames=24, tokens=2 * 3 + 22, forward_ns=22 * 6 * MS, sample_ns=22 * 2 * MS),
     ]
     counted = counters(accepted=12, rejected=4, discarded=5, cycles=30, stages=stages)
+    prefill = [StageTimings(frames=1, tokens=5, forward_ns=10 * MS), StageTimings(frames=1, tokens=5)]
     answers = [answer("a", list(range(11))), answer("b", list(range(11)), first_ms=300, gap_ms=30)]
-    (row,) = rows([cell("ngram", 2, answers, counted=counted, prefill_ns=[2.0 * MS, 0.0])])
+    (row,) = rows([cell("ngram", 2, answers, counted=counted, prefill=prefill, energy_mj=4400, devices=4)])
     assert row.tokens == 22
     assert row.tokens_per_second == pytest.approx(20 / 0.4)
     assert row.ttft_ms == pytest.approx(200)
@@ -36,13 +40,16 @@ def test_figures_of_one_row() -> None:
     assert row.draft_ms == pytest.approx(2)
     assert row.cycle_ms == pytest.approx(12)
     assert row.fixed_cost_ms == pytest.approx(4)
+    assert (row.devices, row.tokens_per_second_per_device) == (4, pytest.approx(12.5))
+    assert row.joules_per_token == pytest.approx(0.2)
+    assert row.engine_tokens_per_second == pytest.approx(20 / (30 * 0.02))
     assert row.error is None
 
 
 def test_a_draft_slower_than_the_stages_is_not_fixed_cost() -> None:
     counted = counters(accepted=1, rejected=0, cycles=3, stages=[StageTimings(frames=9, tokens=9, forward_ns=9 * MS)])
     counted.draft_ns = 5 * MS
-    (row,) = rows([cell("ngram", 1, [answer("a", [1, 2])], counted=counted, prefill_ns=[0.0])])
+    (row,) = rows([cell("ngram", 1, [answer("a", [1, 2])], counted=counted, prefill=[StageTimings()])])
     assert row.fixed_cost_ms == pytest.approx(12 - 5)
 
 
@@ -79,7 +86,7 @@ def test_repeats_give_a_median_and_a_spread_and_data_sets_a_common_row() -> None
 def test_counts_that_do_not_add_up_are_an_error() -> None:
     counted = counters(accepted=3, rejected=1, cycles=5, stages=[StageTimings()])
     counted.counts.drafted = 7
-    (row,) = rows([cell("ngram", 1, [answer("a", [1, 2])], counted=counted, prefill_ns=[0.0])])
+    (row,) = rows([cell("ngram", 1, [answer("a", [1, 2])], counted=counted, prefill=[StageTimings()])])
     assert row.error == "7 drafts, but 4 verified and 0 discarded"
 
 
@@ -99,6 +106,28 @@ def test_methods_measured_apart_are_marked() -> None:
     assert "Not measured prompt by prompt" in markdown(Results(PROVENANCE, {}, {}, ["c"], 0.0, rows(apart)))
 
 
+def test_the_parts_of_a_cycle_are_those_of_the_slowest_stage_without_its_prompts() -> None:
+    stages = [
+        StageTimings(frames=11, tokens=13, forward_ns=46 * MS, send_ns=10 * MS, receive_ns=30 * MS, idle_ns=999 * MS),
+        StageTimings(frames=11, tokens=13, forward_ns=20 * MS, sample_ns=20 * MS),
+    ]
+    prefill = [StageTimings(frames=1, tokens=3, forward_ns=6 * MS), StageTimings(frames=1, tokens=3)]
+    counted = counters(accepted=10, cycles=10, stages=stages)
+    (row,) = rows([cell("ngram", 2, [answer("a", list(range(11)))], counted=counted, prefill=prefill)])
+    assert row.stage_ms == pytest.approx(4)
+    assert row.cycle_parts == CycleParts(
+        forward=4, sample=0, emulate=0, send=1, receive=3, wait=12, announce=3, commit=1, draft=2
+    )
+
+
+def test_energy_is_known_only_where_every_cell_knows_it() -> None:
+    def of(repeat: int, energy: int | None) -> Cell:
+        return cell("none", 2, [answer("a", [1, 2])], repeat=repeat, energy_mj=energy)
+
+    assert rows([of(0, 3000), of(1, 5000)])[0].joules_per_token == pytest.approx(2)
+    assert rows([of(0, 3000), of(1, None)])[0].joules_per_token is None
+
+
 # --- identity ---
 
 
@@ -116,6 +145,49 @@ def test_a_different_token_is_found_and_makes_an_error_row() -> None:
     assert wrong.differing == 1
     assert wrong.error == "1 of 2 answers differ from none, n=2; first: one b at token 1"
     assert wrong.error in markdown(Results(PROVENANCE, {}, {}, ["c"], 0.0, list(by_method.values())))
+
+
+def test_draft_then_verify_may_differ_at_near_ties_but_not_in_the_prompt() -> None:
+    reference = cell("none", 2, [answer("a", [1, 2, 3]), answer("b", [4, 5])])
+    off = cell("dtv-model", 2, [answer("a", [1, 9, 9]), answer("b", [4, 5])], near_ties=["a"])
+    (row,) = [row for row in rows([reference, off]) if row.method == "dtv-model"]
+    assert (row.differing, row.near_ties, row.error) == (1, 1, None)
+    assert "Near-ties" in markdown(Results(PROVENANCE, {}, {}, ["c"], 0.0, [row]))
+    other = Answer("b", [9], [4, 5], [1, 2])
+    off = cell("dtv-model", 2, [answer("a", [1, 9, 9]), other], near_ties=["a", "b"])
+    (row,) = [row for row in rows([reference, off]) if row.method == "dtv-model"]
+    assert (row.differing, row.near_ties) == (2, 1)
+    assert row.error == "1 of 2 answers differ from none, n=2; first: one b in the prompt"
+
+
+def test_a_difference_that_is_not_proven_is_an_error_whatever_the_method() -> None:
+    cells = [cell("dtv-model", 2, [answer("a", [1, 9])]), cell("ngram", 2, [answer("a", [1, 2])])]
+    (row,) = [row for row in rows(cells) if row.differing]
+    assert (row.method, row.near_ties) == ("dtv-model", 0)
+    assert row.error is not None
+    assert row.error.startswith("1 of 1 answers differ from ngram, n=2")
+
+
+def test_the_contender_is_asked_at_the_first_token_that_differs() -> None:
+    reference = cell("none", 2, [answer("a", [1, 2, 3]), answer("b", [4, 5, 6]), answer("c", [7])])
+    off = cell("dtv-ngram", 2, [answer("a", [1, 9, 9]), answer("b", [4, 5, 8]), answer("c", [7])])
+    asked = []
+
+    def prefers(branch: Branch) -> bool:
+        asked.append(branch)
+        return branch.question == "b"
+
+    assert proven(off, [off, reference], prefers) == ["b"]
+    assert asked == [Branch("a", [1, 2, 3, 1], 2), Branch("b", [1, 2, 3, 4, 5], 6)]
+    asked.clear()
+    assert proven(cell("ngram", 2, off.answers), [reference], prefers) == []
+    assert proven(off, [cell("none", 2, reference.answers, temperature=1.0)], prefers) == []
+    assert asked == []
+
+
+def test_how_near_a_tie_has_to_be_depends_on_the_numbers() -> None:
+    assert bias(Settings("tiny", 8)) == 1e-3
+    assert bias(Settings("tiny", 8, dtype="bfloat16")) == bias(Settings("tiny", 8, device="cuda")) == 0.25
 
 
 def test_prompts_that_differ_are_told_from_tokens_that_do() -> None:

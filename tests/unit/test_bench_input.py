@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -10,13 +11,15 @@ from prometheus_client.exposition import generate_latest
 
 from server.engine_figures import EngineFigures
 from server.engine_metrics import engine_metrics
-from speculation.bench.configuration import Contender, Settings, contenders, serve_arguments
+from speculation.bench.configuration import Contender, Settings, contenders, devices, gpus, serve_arguments
 from speculation.bench.counters import Counters, parse_metrics
+from speculation.bench.energy import driver_names, open_meter
 from speculation.bench.options import parse
 from speculation.bench.prompts import load_data_sets
 from speculation.bench.streaming import Collected
+from workers.emulation import Emulation
 from workers.errors import ConfigError
-from workers.messages import EngineInfo, SpeculationCounts, StageTimings, Status
+from workers.messages import EngineInfo, RankTimings, SpeculationCounts, StageTimings, Status
 
 # --- options ---
 
@@ -30,20 +33,70 @@ def test_methods_of_one_device_run_once_beside_the_first_stages() -> None:
 
 
 def test_each_contender_becomes_a_serve_command() -> None:
-    settings = Settings("tiny", 64, scripted_acceptance=0.8, delta=1, emulate_stage_ms=5.0)
+    settings = Settings("tiny", 64, scripted_acceptance=0.8, delta=1, emulate=Emulation(stage_ms=5.0, link_ms=0.5))
     single = serve_arguments(Contender("single", 1), settings, "/module")
     assert single[single.index("--drafter") + 1] == "none"
     assert "--draft-module" not in single
     assert "/module" in serve_arguments(Contender("pdm+ngram", 3), settings, "/module")
     scripted = serve_arguments(Contender("scripted", 3), settings, None)
-    for option, value in (("--scripted-acceptance", "0.8"), ("--delta", "1"), ("--emulate-stage-ms", "5.0")):
+    for option, value in (
+        ("--scripted-acceptance", "0.8"),
+        ("--delta", "1"),
+        ("--emulate-stage-ms", "5.0"),
+        ("--emulate-link-ms", "0.5"),
+    ):
         assert scripted[scripted.index(option) + 1] == value
+
+
+def arguments_of(method: str, **fields: Any) -> str:
+    return " ".join(serve_arguments(Contender(method, 3), Settings("tiny", 64, **fields), None))
+
+
+def test_methods_in_rounds_are_drafters_with_frames_of_several_tokens() -> None:
+    for drafter in ("ngram", "model"):
+        rounds = arguments_of(f"dtv-{drafter}", draft_model="small", num_speculative_tokens=5, delta=1)
+        assert f"--drafter {drafter} " in rounds
+        assert "--num-speculative-tokens 5" in rounds
+        assert "--delta" not in rounds
+        assert ("--draft-model small" in rounds) == (drafter == "model")
+    assert "--num-speculative-tokens" not in arguments_of("model", draft_model="small")
+    assert "--draft-model small" in arguments_of("model", draft_model="small")
+
+
+@pytest.mark.parametrize(
+    ("method", "device", "transport", "indices", "count"),
+    [
+        ("none", "cpu", "auto", (), 3),
+        ("pdm", "cpu", "auto", (), 4),
+        ("dtv-model", "cpu", "auto", (), 4),
+        ("none", "cuda", "auto", (0, 1, 2), 3),
+        ("pdm", "cuda", "auto", (0, 1, 2), 3),
+        ("none", "cuda", "inprocess", (0,), 1),
+        ("ngram", "cuda:4,cuda:2,cuda:1", "auto", (1, 2, 4), 3),
+    ],
+)
+def test_devices_of_a_contender(method: str, device: str, transport: str, indices: tuple[int, ...], count: int) -> None:
+    settings = Settings("tiny", 64, device=device, transport=transport)
+    assert gpus(Contender(method, 3), settings) == indices
+    assert devices(Contender(method, 3), settings) == count
+
+
+def test_one_device_is_the_first_of_a_list() -> None:
+    settings = Settings("tiny", 64, device="cuda:2,cuda:1")
+    assert gpus(Contender("hf", 1), settings) == gpus(Contender("single", 1), settings) == (2,)
+    assert serve_arguments(Contender("single", 1), settings, None).count("cuda:2") == 1
+
+
+def test_the_driver_knows_gpus_by_what_cuda_was_shown() -> None:
+    assert driver_names((0, 2), None) == ["0", "2"]
+    assert driver_names((0, 1), "3, GPU-abc") == ["3", "GPU-abc"]
+    assert open_meter((), None) is None
 
 
 def test_quick_is_a_fixed_small_subset_that_can_be_changed() -> None:
     base = ["tiny", "--prompts", "p", "--out", "o"]
     quick = parse([*base, "--quick"]).settings
-    assert (quick.limit, quick.max_tokens) == (2, 64)
+    assert (quick.limit, quick.max_tokens) == (1, 32)
     assert parse([*base, "--quick", "--max-tokens", "9"]).settings.max_tokens == 9
     assert (parse(base).settings.limit, parse(base).settings.max_tokens) == (None, 256)
 
@@ -61,6 +114,10 @@ def test_quick_is_a_fixed_small_subset_that_can_be_changed() -> None:
         (["--limit", "0"], "--limit"),
         (["--repeats", "0"], "--repeats"),
         (["--methods", "scripted"], "--scripted-acceptance"),
+        (["--methods", "dtv-model"], "--draft-model"),
+        (["--draft-model", "small"], "--methods model"),
+        (["--num-speculative-tokens", "0"], "--num-speculative-tokens"),
+        (["--emulate-head-ms", "-1"], "--emulate-head-ms"),
         (["--scripted-acceptance", "0.5"], "--methods scripted"),
         (["--methods", "pdm", "--draft-module", "no/such/module"], "--draft-module no/such/module"),
     ],
@@ -146,7 +203,7 @@ def text_of(status: Status) -> str:
 def status(scale: int) -> Status:
     return Status(
         number=1,
-        info=EngineInfo(2, (9, 7), "ngram", 0, 2048, 512, rehearsal=True, emulated_stage_ms=2.5),
+        info=EngineInfo(2, (9, 7), "ngram", 0, 2048, 512, rehearsal=True, emulated=Emulation(2.5, 1.0, 0.5, 0.25)),
         running=1,
         waiting=2,
         counts=SpeculationCounts(*(scale * value for value in (20, 10, 4, 6, 30, 14)), [scale * i for i in range(5)]),
@@ -156,16 +213,19 @@ def status(scale: int) -> Status:
         draft_ns=scale * 777,
         quiet=False,
         stages=[StageTimings(*(scale * (10 * stage + value) for value in range(9))) for stage in (1, 2)],
+        rank=RankTimings(scale * 11, scale * 12, scale * 13),
     )
 
 
 def test_figures_survive_the_way_through_metrics() -> None:
     told = status(1)
     snapshot = parse_metrics(text_of(told))
-    expected = Counters(told.counts, told.full_cycles, told.full_cycle_ns, told.drafts, told.draft_ns, told.stages)
+    expected = Counters(
+        told.counts, told.full_cycles, told.full_cycle_ns, told.drafts, told.draft_ns, told.stages, told.rank
+    )
     assert snapshot.counters == expected
     assert (snapshot.running, snapshot.waiting, snapshot.rehearsal) == (1, 2, True)
-    assert (snapshot.emulated_stage_ms, snapshot.split) == (2.5, "9,7")
+    assert (snapshot.emulated, snapshot.split) == (told.info.emulated, "9,7")
 
 
 def test_differences_and_sums_of_figures() -> None:

@@ -9,10 +9,14 @@ from speculation.bench import run as bench_run
 from speculation.bench.cells import Answer, Folder
 from speculation.bench.configuration import Contender, Settings
 from speculation.bench.counters import Counters, Snapshot
+from speculation.bench.energy import Meter
+from speculation.bench.near_ties import Branch
+from speculation.bench.progress import Forecast
 from speculation.bench.prompts import DataSet, Prompt
 from speculation.bench.run import Work, run
+from workers.emulation import Emulation
 from workers.errors import ConfigError
-from workers.messages import SpeculationCounts, StageTimings
+from workers.messages import RankTimings, SpeculationCounts, StageTimings
 
 SETTINGS = Settings("tiny", 8)
 GIB = 2**30
@@ -28,6 +32,7 @@ class Fake:
         self._log = log
         self._fail_at = fail_at
         self._tokens = 0
+        self.branches: list[Branch] = []
 
     def wait_until_ready(self) -> None:
         self.ready = True
@@ -38,12 +43,19 @@ class Fake:
             raise ConfigError("it broke")
         self._log.append((self.contender, prompt.question, max_tokens))
         self._tokens += 2 + max_tokens
-        return Answer(prompt.question, [1, 2], list(range(max_tokens)), list(range(1, max_tokens + 1)))
+        odd = self.contender.how.rounds and prompt.question != "q0"
+        tokens = [*range(max_tokens - 1), 99 if odd else max_tokens - 1]
+        return Answer(prompt.question, [1, 2], tokens, list(range(1, max_tokens + 1)))
 
     def snapshot(self) -> Snapshot | None:
         stage = StageTimings(tokens=self._tokens, forward_ns=1000 * self._tokens)
         counts = SpeculationCounts(cycles=self._tokens)
-        return Snapshot(0, 0, Counters(counts, 0, 0, 0, 0, [stage]), False, 0.0, "8,8")
+        return Snapshot(0, 0, Counters(counts, 0, 0, 0, 0, [stage], RankTimings()), False, Emulation(), "8,8")
+
+    def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
+        self._tokens += 1000
+        self.branches.append(branch)
+        return prompt.question == "q1"
 
     def stop(self) -> None:
         self.stopped = True
@@ -55,10 +67,11 @@ class Bench:
     def __init__(self, folder: Path, groups: Sequence[Sequence[Contender]], prompts: int = 3) -> None:
         data_set = DataSet("one", [Prompt("one", f"q{i}", "text", i) for i in range(prompts)])
         self.folder = Folder(folder, SETTINGS, {"one": data_set.digest})
-        self.work = Work(groups, [0.0, 1.0], [data_set], 1, SETTINGS.max_tokens, "0" * 40, 0.0)
+        self.work = Work(groups, [0.0, 1.0], [data_set], 1, SETTINGS, "0" * 40, 0.0)
         self.log: list[tuple[Contender, str, int]] = []
         self.fakes: list[Fake] = []
         self.fail_at: str | None = None
+        self.meters: dict[str, Meter] = {}
 
     def run(self) -> None:
         def start(contender: Contender) -> Fake:
@@ -66,7 +79,7 @@ class Bench:
             self.fakes.append(fake)
             return fake
 
-        run(self.work, self.folder, start)
+        run(self.work, self.folder, start, lambda one: self.meters.get(one.method))
 
     @property
     def measured(self) -> list[tuple[str, str]]:
@@ -101,7 +114,54 @@ def test_each_cell_has_the_figures_of_its_own_prompts_only(tmp_path: Path) -> No
     for cell in bench.folder.cells():
         assert cell.counters is not None
         assert cell.counters.stages[0].tokens == 3 * (2 + SETTINGS.max_tokens)
-        assert cell.prefill_ns == [1000.0]
+        assert cell.prefill == [StageTimings(tokens=9, forward_ns=9000)]
+        assert cell.prompt_frames == 3
+
+
+class FakeMeter:
+    """Goes up by 5 mJ from look to look."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def millijoules(self) -> int:
+        self._looks += 1
+        return 5 * self._looks
+
+
+def test_energy_is_that_of_the_methods_own_answers(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, [PAIR])
+    bench.meters = {"ngram": FakeMeter()}
+    bench.run()
+    energy = {(cell.key.contender.method, cell.energy_mj) for cell in bench.folder.cells()}
+    assert energy == {("none", None), ("ngram", 3 * 5)}
+
+
+def test_the_time_left_is_known_once_both_kinds_of_work_are() -> None:
+    forecast = Forecast(starts=3, answers=4)
+    forecast.took("start", 20.0, 2)
+    assert forecast.seconds_left is None
+    forecast.took("answer", 3.0)
+    assert forecast.seconds_left == 10 + 3 * 3
+    forecast.took("answer", 1.0)
+    assert forecast.seconds_left == 10 + 2 * 2
+    nothing_to_start = Forecast(0, 2)
+    nothing_to_start.took("answer", 1.0)
+    assert nothing_to_start.seconds_left == 1
+
+
+def test_answers_of_rounds_that_differ_are_asked_about_and_that_counts_for_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, [[Contender("none", 2), Contender("dtv-ngram", 2)]])
+    bench.run()
+    context = [1, 2, *range(SETTINGS.max_tokens - 1)]
+    expected = SETTINGS.max_tokens - 1
+    none, rounds = bench.fakes
+    assert none.branches == []
+    assert rounds.branches == 2 * [Branch("q1", context, expected), Branch("q2", context, expected)]
+    for cell in bench.folder.cells():
+        assert cell.counters is not None
+        assert cell.counters.stages[0].tokens == 3 * (2 + SETTINGS.max_tokens)
+        assert cell.near_ties == (["q1"] if cell.key.contender.how.rounds else [])
 
 
 def test_a_second_run_measures_only_what_is_missing(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from server.engine_plan import (
     plan_over_network,
 )
 from workers.config import DrafterConfig, EngineConfig, TransportName, load_config, save_config
+from workers.emulation import Emulation
 from workers.errors import ConfigError
 
 SIZE = ModelSize(Path("/models/m"), [10] * 30, 80, 4096)
@@ -57,7 +58,7 @@ def test_cuda_takes_one_device_a_stage_over_nccl_and_one_device_in_process() -> 
         (EngineOptions(delta=-1), "--delta"),
         (EngineOptions(sequences=0), "--sequences"),
         (EngineOptions(threads=0), "--threads"),
-        (EngineOptions(emulate_stage_ms=-1), "--emulate-stage-ms"),
+        (EngineOptions(emulate=Emulation(link_ms=-1)), "--emulate-link-ms"),
         (EngineOptions(stall_timeout=0), "--stall-timeout"),
         (EngineOptions(hollow_stages=True, drafter=DrafterConfig("ngram")), "--hollow-stages"),
         (EngineOptions(hollow_stages=True, device="cuda", drafter=DrafterConfig("none")), "--hollow-stages"),

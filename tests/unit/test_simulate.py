@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from speculation.simulate.advice import advise
 from speculation.simulate.events import simulate
 from speculation.simulate.pipeline import Pipeline, speed_law
-from speculation.simulate.presets import Presets, load_presets, machine
+from speculation.simulate.presets import Presets, load_presets, machine, sources
 from speculation.simulate.rounds import (
-    best_draft_then_verify,
+    best_drafts,
     draft_then_verify,
     tensor_parallel,
     tokens_per_round,
@@ -123,11 +123,59 @@ def test_rounds_worked_out_by_hand() -> None:
     pipeline = Pipeline((10.0, 10.0), draft_ms=2.0)
     assert draft_then_verify(pipeline, 5, 1.0) == pytest.approx(1000 * 6 / 30)
     assert draft_then_verify(pipeline, 1, 0.0) == pytest.approx(1000 / 22)
-    assert best_draft_then_verify(pipeline, 0.0)[1] == 1
-    assert best_draft_then_verify(pipeline, 1.0, most=7)[1] == 7
+    assert best_drafts(pipeline, 0.0) == 1
+    assert best_drafts(pipeline, 1.0, most=7) == 7
     assert tensor_parallel(40.0, 4, 50, 0.1) == pytest.approx(50.0)
     with pytest.raises(ValueError, match="drafts"):
         draft_then_verify(pipeline, 0, 0.5)
+
+
+@given(pipelines, st.integers(1, 8), st.integers(1, 30))
+@settings(max_examples=100, deadline=None)
+def test_rounds_yield_all_drafts_and_a_token_where_none_is_rejected(
+    pipeline: Pipeline, drafts: int, rounds: int
+) -> None:
+    got = simulate(pipeline, 1.0, drafts=drafts, tokens=1 + rounds * (drafts + 1))
+    assert got.tokens_per_second == pytest.approx(draft_then_verify(pipeline, drafts, 1.0))
+    assert got.tokens_per_cycle == pytest.approx((drafts + 1) / pipeline.stages)
+
+
+@given(pipelines, st.integers(1, 8), st.integers(20, 60))
+@settings(max_examples=100, deadline=None)
+def test_rounds_yield_one_token_where_all_are_rejected(pipeline: Pipeline, drafts: int, tokens: int) -> None:
+    got = simulate(pipeline, 0.0, drafts=drafts, tokens=tokens)
+    # The last rounds, which are as many as drafts, have fewer of them: no token may follow the limit.
+    fewer = sum(pipeline.draft_ms for left in range(1, tokens) for _ in range(max(0, drafts - left + 1)))
+    whole = (tokens - 1) * (drafts * pipeline.draft_ms + pipeline.token_ms) - fewer
+    assert got.tokens_per_second == pytest.approx(1000 * (tokens - 1) / whole)
+    assert got.tokens_per_cycle == pytest.approx(1 / pipeline.stages)
+
+
+@pytest.mark.parametrize("drafts", [1, 4, 7])
+@pytest.mark.parametrize("acceptance", [0.3, 0.8])
+def test_rounds_yield_what_the_closed_form_expects(drafts: int, acceptance: float) -> None:
+    pipeline = Pipeline((5.0,) * 4, head_ms=1.0, hop_ms=0.2, control_ms=0.1, commit_ms=0.1, draft_ms=0.7)
+    got = simulate(pipeline, acceptance, drafts=drafts, tokens=6000)
+    assert got.acceptance == pytest.approx(acceptance, abs=0.03)
+    assert got.tokens_per_second == pytest.approx(draft_then_verify(pipeline, drafts, got.acceptance), rel=0.02)
+
+
+@given(pipelines, st.integers(0, 2))
+@settings(max_examples=50, deadline=None)
+def test_pipelined_drafts_that_are_all_wrong_gain_nothing(pipeline: Pipeline, delta: int) -> None:
+    got = simulate(pipeline, 0.0, delta=delta, tokens=50)
+    none = simulate(pipeline, None, tokens=50)
+    assert got.tokens_per_second <= none.tokens_per_second * (1 + 1e-9)
+    assert got.tokens_per_cycle == pytest.approx(1 / pipeline.stages)
+
+
+@given(pipelines)
+@settings(max_examples=50, deadline=None)
+def test_one_device_takes_all_layers_one_after_the_other(pipeline: Pipeline) -> None:
+    single = pipeline.single
+    assert simulate(single, None, tokens=20).tokens_per_second == pytest.approx(1000 / single.token_ms)
+    left_out = (pipeline.stages - 1) * (pipeline.hop_ms + pipeline.overhead_ms)
+    assert single.token_ms == pytest.approx(pipeline.token_ms - left_out)
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +191,13 @@ def test_every_preset_makes_a_machine_and_names_its_source(presets: Presets) -> 
                 assert made.pipeline.stages == preset.count
     for group in (presets.gpus, presets.links, presets.models, presets.weights):
         assert all(len(entry.source) > 5 for entry in group.values())
+
+
+def test_the_sources_of_what_was_used_are_told_and_what_is_assumed(presets: Presets) -> None:
+    told = dict(sources(presets, ["2+2x3090-10gbe"], ["8b"], ["4bit"]))
+    assert set(told) == {"rtx3090", "pcie4-x16", "10gbe", "8b", "4bit", "efficiency", "costs"}
+    assert told["costs"].endswith("(assumed)")
+    assert not told["rtx3090"].endswith("(assumed)")
 
 
 def test_sizes_are_those_of_the_models_as_published(presets: Presets) -> None:

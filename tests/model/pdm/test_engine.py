@@ -18,6 +18,7 @@ from speculation.pdm.target import read_head, read_tensor
 from tests.harness import LocalEngine, local_engine
 from tests.model.identity import RecordingSampler, one_thread, recorded_logits
 from tests.model.pdm.modules import random_module
+from workers.emulation import Emulation
 from workers.messages import Sampling
 from workers.model_bytes import EMBEDDING
 
@@ -100,7 +101,7 @@ def test_drafts_do_not_depend_on_timing(
     first, second = drafter(module, tiny_model, split), drafter(module, tiny_model, split)
     engine.drafter.current = first
     engine.client.generate(PROMPT, NEW)
-    settings = {"max_model_len": CAPACITY, "prefill_chunk": 64, "emulate_stage_ms": 4.0, "delta": 1}
+    settings = {"max_model_len": CAPACITY, "prefill_chunk": 64, "emulate": Emulation(stage_ms=4.0), "delta": 1}
     with local_engine(tiny_model, split, ANCHORS[1:], **settings) as slow:
         slow.drafter.current = second
         slow.client.generate(PROMPT, NEW)
