@@ -52,6 +52,7 @@ class DrafterChoice(StrEnum):
     auto = "auto"
     none = "none"
     ngram = "ngram"
+    model = "model"
     pdm = "pdm"
     pdm_ngram = "pdm+ngram"
     scripted = "scripted"
@@ -162,8 +163,9 @@ def serve_command(
         DrafterChoice,
         typer.Option(
             help="pdm: a draft module reads the stages' hidden states; ngram: look the last tokens up in prompt and "
-            "answer; pdm+ngram: whichever has lately been better; none: plain pipeline; scripted: replay; "
-            "auto: pdm+ngram where a module is given or comes with Echelon, else ngram",
+            "answer; pdm+ngram: whichever has lately been better; model: a small model of the same family guesses, no "
+            "training needed; none: plain pipeline; scripted: replay; auto: model where --draft-model is given, "
+            "pdm+ngram where a module is given or comes with Echelon, else ngram",
             rich_help_panel=SPECULATION,
         ),
     ] = DrafterChoice.auto,
@@ -175,11 +177,32 @@ def serve_command(
             rich_help_panel=SPECULATION,
         ),
     ] = None,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            help="Small model with the vocabulary of MODEL, given as MODEL is, for --drafter model; it runs whole on "
+            "--draft-device, and pays where it is faster than one stage",
+            rich_help_panel=SPECULATION,
+        ),
+    ] = None,
+    num_speculative_tokens: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Draft-then-verify, the classic way: make so many drafts, then send them through the pipeline in one "
+            "frame. 0: each draft is a frame, and frames fill all stages at once. Of use with one stage; with several, "
+            "all but one of them idle",
+            rich_help_panel=SPECULATION,
+        ),
+    ] = 0,
     draft_device: Annotated[
-        str, typer.Option(help="Device of the draft module; auto is the first stage's", rich_help_panel=SPECULATION)
+        str,
+        typer.Option(
+            help="Device of the draft module or model; auto is the first stage's", rich_help_panel=SPECULATION
+        ),
     ] = "auto",
     draft_threads: Annotated[
-        int, typer.Option(min=1, help="CPU threads of the draft module", rich_help_panel=SPECULATION)
+        int, typer.Option(min=1, help="CPU threads of the draft module or model", rich_help_panel=SPECULATION)
     ] = 1,
     always_draft: Annotated[
         bool,
@@ -221,6 +244,8 @@ def serve_command(
     drafting = DrafterOptions(
         name=drafter.value,
         module=draft_module,
+        model=draft_model,
+        num_speculative_tokens=num_speculative_tokens,
         device=draft_device,
         threads=draft_threads,
         ngram_max=ngram_max,

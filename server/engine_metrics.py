@@ -103,6 +103,7 @@ def _info(info: EngineInfo) -> Metric:
         "split": ",".join(map(str, info.split)),
         "drafter": info.drafter,
         "delta": str(info.delta),
+        "num_speculative_tokens": str(info.num_speculative_tokens),
         "max_model_len": str(info.max_model_len),
         "vocab_size": str(info.vocab_size),
         "rehearsal": str(info.rehearsal).lower(),

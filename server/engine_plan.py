@@ -31,6 +31,8 @@ class DrafterOptions:
 
     name: DrafterName | Literal["auto"] = "auto"
     module: Path | None = None
+    model: str | None = None  # as MODEL: not yet prepared
+    num_speculative_tokens: int = 0
     device: str = "auto"
     threads: int = 1
     ngram_max: int = 6
@@ -158,12 +160,21 @@ def choose_drafter_config(options: DrafterOptions, target: str, shipped: Path | 
     `target` is the model's name, `shipped` the module that comes with Echelon for it, `device` that of the stages.
     """
     module = options.module or shipped
-    name: DrafterName = "ngram" if module is None else "pdm+ngram"
+    name: DrafterName
     if options.name != "auto":
         name = options.name
+    elif options.model is not None:
+        name = "model"
+    else:  # a module cannot fill frames of several tokens
+        name = "ngram" if module is None or options.num_speculative_tokens else "pdm+ngram"
     uses_module = name in ("pdm", "pdm+ngram")
     _require(1 <= options.ngram_min <= options.ngram_max, "--ngram-min must be at least 1 and at most --ngram-max")
     _require(options.threads >= 1, "--draft-threads must be at least 1")
+    _require(options.num_speculative_tokens >= 0, "--num-speculative-tokens must be 0 or more")
+    _require(
+        (name == "model") == (options.model is not None),
+        "--drafter model and --draft-model MODEL belong together: a small model with the vocabulary of the target",
+    )
     _require(
         options.acceptance is None or 0 <= options.acceptance <= 1,
         "--scripted-acceptance must be a probability, 0 to 1",
@@ -181,6 +192,8 @@ def choose_drafter_config(options: DrafterOptions, target: str, shipped: Path | 
         name,
         module=str(module.resolve()) if uses_module and module is not None else None,
         module_target=target,
+        draft_model=options.model,
+        num_speculative_tokens=options.num_speculative_tokens,
         device=device.partition(",")[0] if options.device == "auto" else options.device,
         threads=options.threads,
         ngram_max=options.ngram_max,

@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def serve(model: str, engine_options: EngineOptions, server_options: ServerOptio
     with stop_signals():
         try:
             model_size = read_model(prepare_model(model))
+            engine_options = with_prepared_draft_model(engine_options)
             run_folder = Path(tempfile.mkdtemp(prefix="echelon-"))
             try:
                 return Launcher(model, model_size, engine_options, server_options, run_folder).run()
@@ -162,6 +164,8 @@ class Launcher:
         body = {"model": self._name, "messages": [{"role": "user", "content": "Hello! Who are you?"}], "max_tokens": 64}
         split = "+".join(str(layers) for layers in config.split)
         how = f"{config.stages} stages of {split} layers, drafter {config.drafter.name}"
+        if config.drafter.num_speculative_tokens:
+            how += f", draft-then-verify with {config.drafter.num_speculative_tokens} drafts"
         say(f"serving {self._name} at {base}/v1 ({how})")
         if config.drafter.scripted_acceptance is not None:
             say("this is a rehearsal: drafts are accepted by chance, and the text means nothing")
@@ -182,6 +186,15 @@ def prepare_model(model: str) -> Path:
     if done.returncode != 0:
         raise ConfigError(f"model {model} could not be prepared (see above)")
     return Path(done.stdout.splitlines()[-1])
+
+
+def with_prepared_draft_model(options: EngineOptions) -> EngineOptions:
+    """The same options with the draft model, if there is one, as a prepared folder."""
+    drafter = options.drafter
+    if drafter.draft_model is None:
+        return options
+    folder = str(prepare_model(drafter.draft_model))
+    return replace(options, drafter=msgspec.structs.replace(drafter, draft_model=folder))
 
 
 def read_model(folder: Path) -> ModelSize:

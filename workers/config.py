@@ -11,7 +11,7 @@ from workers.errors import ConfigError
 DTYPES = ("float32", "bfloat16", "float16")
 Dtype = Literal["float32", "bfloat16", "float16"]
 TransportName = Literal["zmq", "gloo", "nccl", "inprocess"]
-DrafterName = Literal["none", "ngram", "pdm", "pdm+ngram", "scripted"]
+DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "scripted"]
 
 
 class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,8 +31,9 @@ class DrafterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: DrafterName = "ngram"
     module: str | None = None  # folder, or the authors' .pt file, of the draft module, for `pdm`
     module_target: str = ""  # the name under which the module knows its target
-    device: str = "cpu"  # of the draft module
-    threads: int = 1  # of the draft module on a CPU
+    draft_model: str | None = None  # a prepared model folder with the target's vocabulary, for `model`
+    device: str = "cpu"  # of the draft module or model
+    threads: int = 1  # of the draft module or model on a CPU
     ngram_max: int = 6  # longest suffix looked up
     ngram_min: int = 1
     script: str | None = None  # JSON file of recorded runs, for `scripted`

@@ -21,6 +21,10 @@ def choose_drafter(engine: EngineConfig, vocab_size: int) -> Drafter:
         return NoDrafter()
     if config.name == "ngram":
         return ngram(config)
+    if config.name == "model":
+        from speculation.drafters.load_model import load_model_drafter  # imports torch: only where the model runs
+
+        return load_model_drafter(engine)
     if config.name in ("pdm", "pdm+ngram"):
         from speculation.drafters.load_pdm import load_pdm  # imports torch: only where the module runs
 

@@ -115,8 +115,17 @@ def test_a_hung_stage_is_noticed_and_replaced(server: Serving) -> None:
     assert tokens(server) == expected
 
 
-@pytest.mark.parametrize("options", [("--transport", "gloo"), ("--transport", "inprocess"), ("--delta", "1")])
-def test_transports_and_credits_do_not_change_the_tokens(
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--transport", "gloo"),
+        ("--transport", "inprocess"),
+        ("--delta", "1"),
+        ("--draft-model", "tiny"),
+        ("--draft-model", "tiny", "--num-speculative-tokens", "3"),
+    ],
+)
+def test_transports_credits_drafters_and_policies_do_not_change_the_tokens(
     server: Serving, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     with serving(tmp_path, "tiny", "--stages", "2", *options) as other:
@@ -157,6 +166,8 @@ def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals) -
         (("--stages", "99"), "--stages"),
         (("--max-model-len", "99999999"), "--max-model-len"),
         (("--drafter", "scripted"), "--script"),
+        (("--drafter", "model"), "--draft-model"),
+        (("--num-speculative-tokens", "2", "--delta", "1"), "--delta 1"),
         (("--device", "tpu"), "--device"),
         (("/no/such/folder",), "no such folder"),
     ],

@@ -76,6 +76,13 @@ def test_the_default_drafter_uses_a_module_where_there_is_one(tmp_path: Path) ->
     assert drafter(tmp_path).name == drafter(module=tmp_path).name == "pdm+ngram"
     assert (drafter(tmp_path).module, drafter(tmp_path).module_target) == (str(tmp_path), "model")
     assert drafter(tmp_path, name="ngram").module is None
+    assert drafter(tmp_path, num_speculative_tokens=4).name == "ngram", "no hidden states between two rounds"
+
+
+def test_a_draft_model_is_reason_enough_to_use_it(tmp_path: Path) -> None:
+    chosen = drafter(tmp_path, model="ORG/SMALL", num_speculative_tokens=4)
+    assert (chosen.name, chosen.draft_model, chosen.num_speculative_tokens) == ("model", "ORG/SMALL", 4)
+    assert chosen.module is None
 
 
 def test_drafter_options_are_checked_against_each_other(tmp_path: Path) -> None:
@@ -88,6 +95,9 @@ def test_drafter_options_are_checked_against_each_other(tmp_path: Path) -> None:
         ({"threads": 0}, "--draft-threads"),
         ({"name": "pdm"}, "--drafter pdm needs --draft-module PATH: no module comes with Echelon for model"),
         ({"name": "none", "module": tmp_path}, "--draft-module is for"),
+        ({"name": "model"}, "--drafter model and --draft-model MODEL belong together"),
+        ({"name": "ngram", "model": "ORG/SMALL"}, "--drafter model and --draft-model MODEL belong together"),
+        ({"num_speculative_tokens": -1}, "--num-speculative-tokens"),
     ):
         with pytest.raises(ConfigError, match=message):
             drafter(**options)

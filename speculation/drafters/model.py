@@ -1,0 +1,85 @@
+"""A small model of the target's vocabulary as a drafter: whole, on the speculation rank.
+
+Its KV cache is written by position, like a stage's. So rollback is forgetting what the cache holds from a position on,
+and catching up (after a rejection, or after tokens that something else drafted) is one frame up to the newest token.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from speculation.drafters.base import Draft, Drafter, Start
+from workers.messages import Sampling
+from workers.sampler import Sampler
+from workers.shard import Shard
+
+CANDIDATES = 16  # ranks that are told apart in the hit rates
+_ROWS_AHEAD = 32  # tokens in one go: rank 0 must not be away for long
+
+
+class ModelDrafter(Drafter):
+    """Picks as the target's sampler does: the request's parameters, the same noise, its own logits."""
+
+    def __init__(self, shard: Shard, vocab_size: int, capacity: int) -> None:
+        """`shard` holds all layers of the model, and a KV slot of `capacity` positions for each of the engine's."""
+        self._shard = shard
+        self._capacity = capacity
+        self._sampler = Sampler(vocab_size, shard.device)
+        self._slots: dict[int, list[int]] = {}  # by KV slot: the tokens whose keys and values it holds
+        self._slot = 0
+        self._held: list[int] = []  # of the running request's slot
+        self._sampling = Sampling(seed=0)
+        self._final: list[int] = []  # prompt and verified tokens
+        self._prompt_tokens = 0
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
+        """Takes over what the slot still holds of this prompt, which may be more than the target reuses."""
+        self._slot = start.slot
+        self._held = self._slots.setdefault(start.slot, [])
+        most = min(len(self._held), len(prompt))
+        self.rejected(next((place for place in range(most) if self._held[place] != prompt[place]), most), start.epoch)
+        self._sampling = sampling
+        self._final = list(prompt)
+        self._prompt_tokens = len(prompt)
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        """Notes the newest verified token."""
+        self._final.append(tokens[count - 1])
+
+    def rejected(self, position: int, epoch: int) -> None:
+        """What was computed from `position` on is to be written anew."""
+        del self._held[position:]
+
+    def advance(self) -> bool:
+        """Computes one chunk of what is final: the prompt's, and of what was left behind while nobody asked."""
+        end = self._chunk_end()
+        if end is None:
+            return False
+        self._compute(self._final, end)
+        return True
+
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
+        """Candidates for the next position; None while it is behind by whole chunks, or past its context."""
+        count = len(tokens)
+        if count > self._capacity or self._chunk_end() is not None:
+            return None
+        logits = self._shard.logits(self._compute(tokens, count))
+        prompt, output = tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
+        scores = self._sampler.scores(logits, self._sampling, count, prompt, output)
+        best = tuple(scores.topk(min(CANDIDATES, len(scores))).indices.tolist())
+        return Draft(best, float(torch.exp(logits[best[0]] - logits.logsumexp(0))))
+
+    def _chunk_end(self) -> int | None:
+        """Where the next chunk ends, always at the same places; None where less is left than a chunk."""
+        held = len(self._held)
+        end = held + _ROWS_AHEAD - held % _ROWS_AHEAD
+        if held < self._prompt_tokens:
+            end = min(end, self._prompt_tokens)
+        return end if end <= min(len(self._final), self._capacity) else None
+
+    def _compute(self, tokens: Sequence[int], end: int) -> torch.Tensor:
+        """Hidden states `[rows, H]` of the tokens before `end` that are not held; of the last one in any case."""
+        start = min(len(self._held), end - 1)
+        hidden = self._shard.forward(self._slot, start, tokens[start:end], None)
+        self._held[start:] = tokens[start:end]
+        return hidden

@@ -1,0 +1,230 @@
+"""A small model as the drafter, in both frame policies: it changes no token, and drafts as the target samples."""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+import workers.tiny_model
+from speculation.bench.pruned_model import write_pruned_model
+from speculation.drafters.base import Draft, Start
+from speculation.drafters.load_model import check_vocabulary, load_model_drafter
+from speculation.drafters.model import ModelDrafter
+from speculation.drafters.none import NoDrafter
+from tests.harness import LocalEngine, inproc_endpoints, local_engine
+from tests.model.identity import one_thread
+from tests.model.pipeline import Pipeline
+from tests.model.test_pipeline import EVERYTHING
+from workers.checkpoint import Checkpoint
+from workers.config import DrafterConfig, EngineConfig
+from workers.errors import ConfigError
+from workers.messages import Sampling
+from workers.prepare import check_folder
+
+CONTEXT = 512
+NEW = 16
+GREEDY = Sampling(seed=0, temperature=0)
+POLICIES = [((16,), 3), ((6, 5, 5), 0), ((4, 4, 4, 4, 0), 4)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model of another seed: it agrees with the target by chance only."""
+    folder = tmp_path_factory.mktemp("other")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers.tiny_model, "SEED", 7)
+        workers.tiny_model.write_tiny_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=POLICIES, ids=str)
+def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
+    split, drafts = request.param
+    settings = {"max_model_len": CONTEXT, "prefill_chunk": 64}
+    with local_engine(tiny_model, split, drafts=drafts, **settings) as running:
+        yield running
+
+
+def load(target: Path, draft: Path) -> ModelDrafter:
+    config = DrafterConfig("model", draft_model=str(draft))
+    return load_model_drafter(
+        EngineConfig(str(target), (16,), inproc_endpoints(1), max_model_len=CONTEXT, drafter=config)
+    )
+
+
+class RecordedModel(ModelDrafter):
+    """Remembers its drafts by the tokens before them."""
+
+    drafts: dict[tuple[int, ...], Draft]
+
+    @classmethod
+    def of(cls, drafter: ModelDrafter) -> "RecordedModel":
+        made = cls(drafter._shard, drafter._sampler._vocab_size, drafter._capacity)
+        made.drafts = {}
+        return made
+
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
+        draft = super().draft(tokens)
+        if draft is not None:
+            self.drafts[tuple(tokens)] = draft
+        return draft
+
+
+def text(length: int) -> list[int]:
+    return [random.Random(place).randrange(30, 500) for place in range(length)]
+
+
+@pytest.fixture(scope="module")
+def itself(tiny_model: Path) -> ModelDrafter:
+    """The target as its own drafter."""
+    return load(tiny_model, tiny_model)
+
+
+@pytest.fixture(scope="module")
+def stranger(tiny_model: Path, other_model: Path) -> RecordedModel:
+    """A drafter that is right by chance only."""
+    return RecordedModel.of(load(tiny_model, other_model))
+
+
+@pytest.mark.parametrize(
+    ("length", "sampling"),
+    [
+        *((length, sampling) for length in (1, 2, 40, 300) for sampling in (GREEDY, Sampling(seed=5))),
+        (40, EVERYTHING),
+    ],
+)
+def test_tokens_are_those_of_plain_decoding(
+    engine: LocalEngine, itself: ModelDrafter, stranger: ModelDrafter, sampling: Sampling, length: int
+) -> None:
+    engine.drafter.current = NoDrafter()
+    plain = engine.client.generate(text(length), NEW, sampling).tokens
+    for drafter in (itself, stranger):
+        engine.drafter.current = drafter
+        for _ in range(2):  # the second time, the slot holds some of the prompt
+            result = engine.client.generate(text(length), NEW, sampling)
+            assert result.tokens == plain
+            counts = result.counts
+            assert counts is not None
+            assert counts.drafted == counts.accepted + counts.rejected + counts.discarded
+            assert counts.accepted + counts.rejected > 0
+            assert counts.hits[0] == counts.accepted
+            if drafter is itself:
+                assert counts.rejected == 0, "a model agrees with itself, at any temperature"
+            else:
+                assert counts.rejected > 0
+
+
+def test_a_draft_is_that_of_a_pass_over_the_whole_text(
+    engine: LocalEngine, stranger: RecordedModel, other_model: Path
+) -> None:
+    engine.drafter.current = stranger
+    whole = Pipeline(other_model, (16,), max_len=CONTEXT)
+    for prompt in (text(70), text(40)[::-1], text(70)):  # the last one finds its slot again
+        stranger.drafts.clear()
+        engine.client.generate(prompt, NEW, GREEDY)
+        assert len(stranger.drafts) > NEW / 2
+        for tokens, draft in list(stranger.drafts.items())[::4]:
+            logits = whole.frame(0, tokens)
+            assert draft.candidates == tuple(logits.topk(16).indices.tolist()), len(tokens)
+            assert draft.confidence == pytest.approx(float(logits.softmax(0).max()), rel=1e-3)
+
+
+def test_aborts_leave_nothing_behind(engine: LocalEngine, itself: ModelDrafter) -> None:
+    engine.drafter.current = NoDrafter()
+    client, prompt = engine.client, text(40)
+    plain = client.generate(prompt, 12).tokens
+    engine.drafter.current = itself
+    for after in (0, 1, 2, 5, 11):
+        identifier = client.send(text(300), 100)
+        if after == 0:
+            client.abort(identifier)
+        assert client.result(identifier, abort_after=after).finish == "abort"
+        result = client.generate(prompt, 12)
+        assert result.tokens == plain, after
+        assert result.counts is not None
+        assert result.counts.rejected == 0, after
+
+
+def test_a_drafter_that_was_not_asked_for_a_while_catches_up(tiny_model: Path) -> None:
+    drafter = load(tiny_model, tiny_model)
+    prompt, more = text(40), text(140)[40:]
+    drafter.begin(prompt, GREEDY, Start())
+    tokens = list(prompt)
+    for token in more:
+        tokens.append(token)
+        drafter.verified(tokens, len(tokens))
+    assert drafter.draft(tokens) is None, "rank 0 would be away for too long"
+    while drafter.advance():
+        pass
+    draft = drafter.draft(tokens)
+    assert draft is not None
+    assert draft.token == int(Pipeline(tiny_model, (16,), max_len=CONTEXT).frame(0, tokens).argmax())
+
+
+def copy(model: Path, folder: Path, **changes: object) -> Path:
+    """The model in another folder, with a changed config.json."""
+    write_pruned_model(model, folder, ())
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+def test_past_its_own_context_a_draft_model_is_silent(tiny_model: Path, tmp_path: Path) -> None:
+    short = load(tiny_model, copy(tiny_model, tmp_path / "short", max_position_embeddings=64))
+    with local_engine(tiny_model, (8, 8), max_model_len=CONTEXT) as running:
+        plain = running.client.generate(text(50), NEW).tokens
+        running.drafter.current = short
+        result = running.client.generate(text(50), NEW)
+        assert result.tokens == plain
+        assert result.counts is not None
+        assert 10 <= result.counts.drafted <= 15
+        assert running.client.generate(text(100), 5).counts.drafted == 0  # type: ignore[union-attr]
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused_with_both_names(tiny_model: Path, tmp_path: Path) -> None:
+    larger = copy(tiny_model, tmp_path / "larger", vocab_size=513)
+    renamed = copy(tiny_model, tmp_path / "renamed")
+    tokenizer = json.loads((renamed / "tokenizer.json").read_text())
+    (renamed / "tokenizer.json").write_text(json.dumps(tokenizer))  # the same content, other bytes
+    check_vocabulary(renamed, tiny_model)
+    tokenizer["added_tokens"][0]["content"] = "<another>"
+    (renamed / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for folder, message in ((larger, "vocabulary of 513 tokens"), (renamed, "token ids mean different text")):
+        with pytest.raises(ConfigError, match=message) as refused:
+            load(tiny_model, folder)
+        assert str(folder) in str(refused.value)
+        assert str(tiny_model) in str(refused.value)
+
+
+def test_drafter_model_without_a_draft_model_is_refused(tiny_model: Path) -> None:
+    config = EngineConfig(str(tiny_model), (16,), inproc_endpoints(1), drafter=DrafterConfig("model"))
+    with pytest.raises(ConfigError, match="needs --draft-model"):
+        load_model_drafter(config)
+
+
+def test_a_pruned_model_is_the_target_without_some_layers(tiny_model: Path, tmp_path: Path) -> None:
+    dropped = {0, 3, 4, 15}
+    write_pruned_model(tiny_model, tmp_path / "pruned", dropped)
+    check_folder(tmp_path / "pruned")
+    kept = [layer for layer in range(16) if layer not in dropped]
+    target, pruned = Checkpoint(tiny_model), Checkpoint(tmp_path / "pruned")
+    per_layer = sum(name.startswith("model.layers.0.") for name in target.entries)
+    assert len(pruned.entries) == len(target.entries) - len(dropped) * per_layer
+    for place, layer in enumerate(kept):
+        names = [f"model.layers.{number}.mlp.up_proj.weight" for number in (layer, place)]
+        ((_, expected),) = target.load(names[:1], torch.float32, torch.device("cpu"))
+        ((_, found),) = pruned.load(names[1:], torch.float32, torch.device("cpu"))
+        assert torch.equal(expected, found)
+    load(tiny_model, tmp_path / "pruned")
+    for wrong in (range(16), [16]):
+        with pytest.raises(ConfigError, match="cannot be dropped"):
+            write_pruned_model(tiny_model, tmp_path / "none", wrong)
