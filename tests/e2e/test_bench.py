@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from speculation.bench.configuration import Contender, Settings
+from speculation.bench.near_ties import Branch
+from speculation.bench.processes import Served
+from speculation.bench.prompts import Prompt
 from tests.e2e.serving import children, command, wait_until
 
 pytestmark = pytest.mark.timeout(280)
@@ -130,6 +134,20 @@ def test_emulated_rehearsals_are_marked(prompts: Path, tmp_path: Path) -> None:
     assert row["tokens_per_second"] < 1000 / 5 * 1.1
     assert all(stage["emulate"] > 0 for stage in row["stage_shares"])
     assert "scripted (rehearsal) (emulated)" in done.stdout
+
+
+def test_a_nudge_tells_a_near_tie_from_another_token(tmp_path: Path) -> None:
+    prompt = Prompt("one", "q", "What is a pipeline?", seed=3)
+    served = Served(Contender("single", 1), Settings("tiny", 8), None, tmp_path / "serve.log")
+    try:
+        served.wait_until_ready()
+        for temperature in (0.0, 1.0):
+            answer = served.answer(prompt, temperature, 8)
+            context, token = answer.prompt_ids + answer.tokens[:7], answer.tokens[7]
+            assert served.prefers(Branch("q", context, token), prompt, temperature)
+            assert not served.prefers(Branch("q", context, token ^ 1), prompt, temperature)
+    finally:
+        served.stop()
 
 
 @pytest.mark.parametrize(
