@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import torch
 
 from speculation.drafters.base import Draft, Drafter, Start
+from speculation.drafters.candidates import draft_from
 from workers.messages import Sampling
 from workers.sampler import Sampler
 from workers.shard import Shard
 
-CANDIDATES = 16  # ranks that are told apart in the hit rates
 _ROWS_AHEAD = 32  # tokens in one go: rank 0 must not be away for long
 
 
@@ -65,9 +65,7 @@ class ModelDrafter(Drafter):
             return None
         logits = self._shard.logits(self._compute(tokens, count))
         prompt, output = tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
-        scores = self._sampler.scores(logits, self._sampling, count, prompt, output)
-        best = tuple(scores.topk(min(CANDIDATES, len(scores))).indices.tolist())
-        return Draft(best, float(torch.exp(logits[best[0]] - logits.logsumexp(0))))
+        return draft_from(logits, self._sampler, self._sampling, count, prompt, output)
 
     def _chunk_end(self) -> int | None:
         """Where the next chunk ends, always at the same places; None where less is left than a chunk."""
