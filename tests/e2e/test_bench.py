@@ -42,7 +42,7 @@ def measured(prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     """A finished bench: its folder, its arguments, and the table it printed."""
     out = tmp_path_factory.mktemp("bench")
     arguments = ["bench", "tiny", "--prompts", str(prompts), "--out", str(out), "--limit", "2", "--max-tokens", "24"]
-    arguments += ["--methods", "none,ngram,hf", "--temperature", "0,1"]
+    arguments += ["--methods", "none,dtv-ngram,hf", "--temperature", "0,1"]
     done = finish(*arguments)
     assert done.returncode == 0, done.stderr
     return out, arguments, done.stdout
@@ -56,7 +56,7 @@ def results(out: Path) -> dict[str, Any]:
 def test_every_method_gives_the_same_tokens_and_a_row_of_figures(measured: tuple[Path, list[str], str]) -> None:
     out, _, table = measured
     rows = {(row["method"], row["temperature"]): row for row in results(out)["rows"]}
-    assert set(rows) == {(method, temperature) for method in ("none", "ngram", "hf") for temperature in (0, 1)}
+    assert set(rows) == {(method, temperature) for method in ("none", "dtv-ngram", "hf") for temperature in (0, 1)}
     for row in rows.values():
         assert row["error"] is None
         assert row["prompts"] == 2
@@ -69,7 +69,7 @@ def test_every_method_gives_the_same_tokens_and_a_row_of_figures(measured: tuple
             assert min(parts["forward"], parts["sample"] + parts["wait"], parts["announce"], parts["commit"]) > 0
     assert rows["none", 0]["E"] == 1
     assert rows["none", 0]["acceptance"] is None
-    ngram = rows["ngram", 1]
+    ngram = rows["dtv-ngram", 1]
     assert ngram["tokens_per_cycle"] >= 0.5
     assert set(ngram["hit_at"] or {"1": 0}) <= {"1", "2", "4", "8", "16"}
     assert table.count("\n| ") >= 7
