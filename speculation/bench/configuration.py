@@ -59,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     always_draft: bool = False
     ignore_eos: bool = False  # every answer then has `max_tokens` tokens
     scripted_acceptance: float | None = None
+    hollow_stages: bool = False  # rehearsal: stages take their emulated time and compute nothing
     module: str | None = None  # SHA-256 of the draft module's weights
     draft_model: str | None = None
 
@@ -136,6 +137,8 @@ def serve_arguments(contender: Contender, settings: Settings, module: str | None
     arguments += ["--dtype", settings.dtype, "--transport", settings.transport]
     for name, ms in asdict(settings.emulate).items():
         arguments += [f"--emulate-{name.replace('_', '-')}", str(ms)]
+    if settings.hollow_stages:
+        arguments.append("--hollow-stages")
     if settings.always_draft and not how.one_device:
         arguments.append("--always-draft")
     return arguments

@@ -1,6 +1,7 @@
 """`python -m speculation.bench.cycle_cost`: what a cycle costs beside the stages, with stages of emulated length.
 
 Eight stages of the built-in `tiny` model, each of which waits until its time has passed, under `none` and `scripted`.
+With `--hollow` the stages compute nothing, as if a device did: on few cores their arithmetic is most of a short cycle.
 The machine should be otherwise idle. Text means nothing here.
 """
 
@@ -9,7 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speculation.bench.cells import Cell, CellKey
@@ -40,6 +41,7 @@ class Point:
     acceptance: float | None  # None: no drafts
     delta: int
     drafts: int = 0  # a frame; 0: one token a frame, and frames in every stage
+    hollow: bool = False  # stages compute nothing
 
     @property
     def contender(self) -> Contender:
@@ -56,6 +58,7 @@ class Point:
             num_speculative_tokens=max(1, self.drafts),
             emulate=Emulation(stage_ms=self.stage_ms),
             scripted_acceptance=self.acceptance,
+            hollow_stages=self.hollow,
             ignore_eos=True,
         )
 
@@ -144,10 +147,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--acceptance", type=_floats, default=[1.0, 0.8])
     parser.add_argument("--delta", type=_integers, default=[0, 1])
     parser.add_argument("--tokens", type=int, default=500)
+    parser.add_argument("--hollow", action="store_true", help="stages take their time and compute nothing")
     options = parser.parse_args(arguments)
-    sys.stdout.write(f"Emulated stages; load average {os.getloadavg()[0]:.2f} before the start.\n\n")
+    kind = "Emulated, hollow stages" if options.hollow else "Emulated stages"
+    sys.stdout.write(f"{kind}; load average {os.getloadavg()[0]:.2f} before the start.\n\n")
+    todo = points(options.stages, options.stage_ms, options.acceptance, options.delta)
     try:
-        for text in _table(points(options.stages, options.stage_ms, options.acceptance, options.delta), options.tokens):
+        for text in _table([replace(point, hollow=options.hollow) for point in todo], options.tokens):
             sys.stdout.write(text)
             sys.stdout.flush()
     except ConfigError as error:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from speculation.bench.configuration import serve_arguments
 from speculation.bench.cycle_cost import Point, line, points
 from speculation.bench.figures import rows
 from tests.unit.bench_cells import MS, answer, cell, counters
@@ -20,6 +21,9 @@ def test_settings_fit_their_method() -> None:
     assert (plain.contender.method, plain.settings(9).scripted_acceptance) == ("none", None)
     assert (scripted.contender.method, scripted.settings(9).scripted_acceptance) == ("scripted", 0.8)
     assert scripted.settings(9).ignore_eos
+    hollow = Point(8, 5.0, 1.0, 0, hollow=True)
+    for point, found in ((scripted, False), (hollow, True)):
+        assert ("--hollow-stages" in serve_arguments(point.contender, point.settings(9), None)) == found
 
 
 def test_ideals_are_those_of_the_issue() -> None:
