@@ -27,7 +27,8 @@ _DIFFERENT, _BAD_INPUT, _STOPPED = 1, 2, 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0; 1: some row has an error; 2: bad input or a failed process; 3: interrupted, run again to go on."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    # Not SIGINT's own handler: a shell has jobs in the background ignore that signal.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         made = bench(parse(given), provenance(given))
     except ConfigError as error:
