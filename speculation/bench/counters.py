@@ -109,7 +109,8 @@ def _counts(series: dict[str, float]) -> SpeculationCounts:
     names = ("drafted", "accepted", "rejected", "discarded", "cycles", "ranked")
     drafted, accepted, rejected, discarded, cycles, ranked = (int(series[f"speculation_{name}"]) for name in names)
     hits = [int(series[f"speculation_hits/{width}"]) for width in HIT_RANKS]
-    return SpeculationCounts(drafted, accepted, rejected, discarded, cycles, ranked, hits)
+    bounded, bound = int(series["speculation_bounded"]), series["speculation_bound"]
+    return SpeculationCounts(drafted, accepted, rejected, discarded, cycles, ranked, hits, bounded, bound)
 
 
 def _stage(series: dict[str, float], stage: str) -> StageTimings:
@@ -135,6 +136,8 @@ def _counts_since(new: SpeculationCounts, old: SpeculationCounts) -> Speculation
         cycles=new.cycles - old.cycles,
         ranked=new.ranked - old.ranked,
         hits=[later - earlier for later, earlier in zip(new.hits, old.hits, strict=True)],
+        bounded=new.bounded - old.bounded,
+        bound=new.bound - old.bound,
     )
 
 

@@ -40,6 +40,7 @@ class Row(msgspec.Struct):
     engine_tokens_per_second: float | None = None  # by the engine's own clock
     joules_per_token: float | None = None
     acceptance: float | None = None  # of verified drafts
+    acceptance_bound: float | None = None  # sum min(p, q), over drafts of sampled tokens whose q is known
     coverage: float | None = None  # share of tokens for which there was a draft
     tokens_per_cycle: float | None = None
     E: float | None = None
@@ -142,6 +143,8 @@ def _add_engine_figures(row: Row, counters: Counters, cells: Sequence[Cell], ans
     if verified:
         row.acceptance = counts.accepted / verified
         row.coverage = verified / max(1, row.tokens - len(answers))
+    if counts.bounded:
+        row.acceptance_bound = counts.bound / counts.bounded
     if counts.cycles:
         # The first token of an answer is the prefill's.
         row.tokens_per_cycle = (row.tokens - len(answers)) / counts.cycles

@@ -12,7 +12,7 @@ from workers.messages import HIT_RANKS
 _WHERE = ("method", "n", "T", "data set")
 _SPEED = (
     *_WHERE, "tok/s", "engine tok/s", "tok/s/device", "× none", "× single", "× HF", "TTFT ms", "p50 ms", "p99 ms",
-    "acceptance", "coverage", "E", "J/token", "near-ties",
+    "acceptance", "bound", "coverage", "E", "J/token", "near-ties",
 )  # fmt: skip
 _CYCLE = (
     *_WHERE, "tok/cycle", "cycle ms", "stage ms", "draft ms", "fixed ms", "busy", "discarded",
@@ -119,6 +119,7 @@ def _speed_cells(row: Row) -> list[str]:
         _number(row.inter_token_ms_p50, 1),
         _number(row.inter_token_ms_p99, 1),
         _number(row.acceptance, 3),
+        _number(row.acceptance_bound, 3),
         _number(row.coverage),
         _number(row.E),
         _number(row.joules_per_token),

@@ -24,6 +24,7 @@ def test_figures_of_one_row() -> None:
         StageTimings(frames=24, tokens=2 * 3 + 22, forward_ns=22 * 6 * MS, sample_ns=22 * 2 * MS),
     ]
     counted = counters(accepted=12, rejected=4, discarded=5, cycles=30, stages=stages)
+    counted.counts.bounded, counted.counts.bound = 10, 8.5
     prefill = [StageTimings(frames=1, tokens=5, forward_ns=10 * MS), StageTimings(frames=1, tokens=5)]
     answers = [answer("a", list(range(11))), answer("b", list(range(11)), first_ms=300, gap_ms=30)]
     (row,) = rows([cell("ngram", 2, answers, counted=counted, prefill=prefill, energy_mj=4400, devices=4)])
@@ -32,6 +33,7 @@ def test_figures_of_one_row() -> None:
     assert row.ttft_ms == pytest.approx(200)
     assert (row.inter_token_ms_p50, row.inter_token_ms_p99) == (10, 30)
     assert row.acceptance == pytest.approx(12 / 16)
+    assert row.acceptance_bound == pytest.approx(0.85)
     assert row.coverage == pytest.approx(16 / 20)
     assert row.tokens_per_cycle == pytest.approx(20 / 30)
     assert pytest.approx(2 * 20 / 30) == row.E
