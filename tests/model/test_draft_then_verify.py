@@ -34,7 +34,7 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=[((16,), 1), ((8, 8), 3), ((6, 5, 5), 8), ((4, 4, 4, 4, 0), 4)], ids=str)
+@pytest.fixture(scope="module", params=[((16,), 1), ((8, 8), 3), ((4, 4, 4, 4, 0), 8)], ids=str)
 def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
     split, drafts = request.param
     with (

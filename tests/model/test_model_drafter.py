@@ -98,7 +98,7 @@ def stranger(tiny_model: Path, other_model: Path) -> RecordedModel:
 @pytest.mark.parametrize(
     ("length", "sampling"),
     [
-        *((length, sampling) for length in (1, 2, 40, 300) for sampling in (GREEDY, Sampling(seed=5))),
+        *((length, sampling) for length in (1, 40, 300) for sampling in (GREEDY, Sampling(seed=5))),
         (40, EVERYTHING),
     ],
 )
