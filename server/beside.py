@@ -7,9 +7,8 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SHORT = (
-    1024  # bytes of a request that take about half a millisecond; a thread has to be woken up, and to wake the loop
-)
+# Bytes of a request that take about half a millisecond; a thread has to be woken up, and to wake the loop.
+_SHORT = 1024
 
 
 async def beside_the_loop(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

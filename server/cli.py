@@ -231,14 +231,6 @@ def serve_command(
     emulate_stage_ms: Annotated[
         float, typer.Option(help="Make every stage take at least this long a frame, asleep", rich_help_panel=MEASURING)
     ] = 0.0,
-    hollow_stages: Annotated[
-        bool,
-        typer.Option(
-            "--hollow-stages",
-            help="Rehearsal: stages compute nothing, to measure the rest of a cycle; the text then means nothing",
-            rich_help_panel=MEASURING,
-        ),
-    ] = False,
     emulate_head_ms: Annotated[
         float, typer.Option(help="Make the last stage take this much longer", rich_help_panel=MEASURING)
     ] = 0.0,
@@ -249,6 +241,14 @@ def serve_command(
         float,
         typer.Option(help="Let hidden states arrive this much later at the next stage", rich_help_panel=MEASURING),
     ] = 0.0,
+    hollow_stages: Annotated[
+        bool,
+        typer.Option(
+            "--hollow-stages",
+            help="Rehearsal: stages compute nothing, to measure the rest of a cycle; the text then means nothing",
+            rich_help_panel=MEASURING,
+        ),
+    ] = False,
 ) -> None:
     """Serve MODEL over an OpenAI-compatible API, its layers split over pipeline stages."""
     target = display_name(model)

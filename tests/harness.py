@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from speculation.channels import Channels
-from speculation.drafters.base import Draft, Drafter, Start
+from speculation.drafters.base import Drafter, DrafterWrapper
 from speculation.drafters.none import NoDrafter
 from speculation.engine import Engine
 from speculation.governor import Governor
@@ -29,7 +29,6 @@ from workers.messages import (
     Sampling,
     SpeculationCounts,
     Status,
-    Tap,
     TokenLogprobs,
     Tokens,
 )
@@ -38,33 +37,20 @@ from workers.model_facts import read_facts
 _TIMEOUT_MS = 120_000
 
 
-class SwitchableDrafter(Drafter):
+class SwitchableDrafter(DrafterWrapper):
     """Delegates to a drafter that a test may change between requests."""
 
     def __init__(self, anchors: tuple[int, ...] = ()) -> None:
-        self.current: Drafter = NoDrafter()
+        super().__init__(NoDrafter())
         self.anchors = anchors
 
-    def kept(self, slot: int) -> int | None:
-        return self.current.kept(slot)
+    @property
+    def current(self) -> Drafter:
+        return self._inner
 
-    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
-        self.current.begin(prompt, sampling, start)
-
-    def verified(self, tokens: Sequence[int], count: int) -> None:
-        self.current.verified(tokens, count)
-
-    def rejected(self, position: int, epoch: int) -> None:
-        self.current.rejected(position, epoch)
-
-    def tap(self, tap: Tap) -> None:
-        self.current.tap(tap)
-
-    def advance(self) -> bool:
-        return self.current.advance()
-
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
-        return self.current.draft(tokens)
+    @current.setter
+    def current(self, drafter: Drafter) -> None:
+        self._inner = drafter
 
 
 @dataclass

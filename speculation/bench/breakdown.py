@@ -10,6 +10,7 @@ from speculation.bench.counters import Counters
 from workers.messages import StageTimings
 
 _MS = 1e6  # nanoseconds
+_PARTS = ("forward", "sample", "emulate", "send", "receive")  # of a stage's time, by the names of its timings
 
 
 class StageShares(msgspec.Struct, frozen=True):
@@ -60,13 +61,7 @@ class StageTime(msgspec.Struct, frozen=True):
 
 def stage_shares(timings: StageTimings, active_ns: int) -> StageShares:
     """Shares of `active_ns`, the time in which requests were being answered."""
-    parts = {
-        "forward": timings.forward_ns,
-        "sample": timings.sample_ns,
-        "emulate": timings.emulate_ns,
-        "send": timings.send_ns,
-        "receive": timings.receive_ns,
-    }
+    parts: dict[str, int] = {name: getattr(timings, f"{name}_ns") for name in _PARTS}
     # A stage may finish dead frames a moment after the last token has gone out.
     whole = max(active_ns, sum(parts.values()), 1)
     shares = {name: value / whole for name, value in parts.items()}
@@ -97,8 +92,7 @@ def cycle_parts(counters: Counters, slowest: StageTime) -> CycleParts | None:
     def part(nanoseconds: float) -> float:
         return nanoseconds / cycles / _MS
 
-    names = ("forward", "sample", "emulate", "send", "receive")
-    stage = {name: part(slowest.timings[f"{name}_ns"]) for name in names}
+    stage = {name: part(slowest.timings[f"{name}_ns"]) for name in _PARTS}
     return CycleParts(
         **stage,
         wait=max(0.0, part(rank.decode_ns) - sum(stage.values())),

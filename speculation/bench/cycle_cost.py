@@ -18,8 +18,7 @@ from speculation.bench.configuration import NONE, Contender, Settings
 from speculation.bench.figures import Row, rows
 from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
-from speculation.simulate.pipeline import speed_law
-from speculation.simulate.rounds import tokens_per_round
+from speculation.simulate.rounds import tokens_per_cycle
 from workers.emulation import Emulation
 from workers.errors import ConfigError
 from workers.messages import StageTimings
@@ -64,13 +63,8 @@ class Point:
 
     def ideal(self, acceptance: float | None) -> float:
         """Tokens/s if nothing but the stages took time, at the acceptance that came out."""
-        if acceptance is None:
-            tokens_per_cycle = 1 / self.stages
-        elif self.drafts:
-            tokens_per_cycle = tokens_per_round(self.drafts, acceptance) / self.stages
-        else:
-            tokens_per_cycle = speed_law(self.stages, acceptance)
-        return 1000 / self.stage_ms * tokens_per_cycle
+        right = 0.0 if acceptance is None else acceptance
+        return 1000 / self.stage_ms * tokens_per_cycle(self.stages, right, self.drafts)
 
 
 def points(stages: int, stage_ms: Sequence[float], acceptances: Sequence[float], deltas: Sequence[int]) -> list[Point]:

@@ -182,7 +182,8 @@ def _block(
                 load=work.load,
             )
         )
-    known = [*folder.cells(), *cells]
+    rounds = any(lane.contender.how.rounds for lane, _ in todo)
+    known = [*folder.cells(), *cells] if rounds else cells
     for (lane, _), cell in zip(todo, cells, strict=True):
         folder.keep(replace(cell, near_ties=_near_ties(lane, cell, known, data_set)))
 

@@ -64,6 +64,15 @@ class Drafter(ABC):
         """
 
 
+def chunk_end(start: int, prompt: int, size: int) -> int:
+    """Where the chunk of work ahead that begins at position `start` ends: at multiples of `size`, and with the prompt.
+
+    The cuts are the same whenever the work is done, so what is computed does not depend on timing.
+    """
+    end = start + size - start % size
+    return min(end, prompt) if start < prompt else end
+
+
 class DrafterWrapper(Drafter):
     """Is the drafter it wraps, but for what a subclass does differently."""
 

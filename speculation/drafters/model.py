@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from speculation.drafters.base import Draft, Drafter, Start
+from speculation.drafters.base import Draft, Drafter, Start, chunk_end
 from speculation.drafters.candidates import draft_from
 from workers.messages import Sampling
 from workers.sampler import Sampler
@@ -68,11 +68,8 @@ class ModelDrafter(Drafter):
         return draft_from(logits, self._sampler, self._sampling, count, prompt, output)
 
     def _chunk_end(self) -> int | None:
-        """Where the next chunk ends, always at the same places; None where less is left than a chunk."""
-        held = len(self._held)
-        end = held + _ROWS_AHEAD - held % _ROWS_AHEAD
-        if held < self._prompt_tokens:
-            end = min(end, self._prompt_tokens)
+        """Where the next chunk ends; None where less is left than a chunk."""
+        end = chunk_end(len(self._held), self._prompt_tokens, _ROWS_AHEAD)
         return end if end <= min(len(self._final), self._capacity) else None
 
     def _compute(self, tokens: Sequence[int], end: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from speculation.drafters.base import Draft, Drafter, Start
+from speculation.drafters.base import Draft, Drafter, Start, chunk_end
 from speculation.drafters.candidates import draft_from
 from speculation.features import FeatureMap
 from speculation.pdm.module import DraftModule
@@ -116,9 +116,7 @@ class PdmDrafter(Drafter):
         """Computes persistent rows of finished tokens: the prompt's, and those left behind while nobody asked."""
         slot = self._slot
         start = slot.runtime.cached
-        end = start + _ROWS_AHEAD - start % _ROWS_AHEAD  # the same cuts whenever taps arrive
-        if start < self._prompt_tokens:
-            end = min(end, self._prompt_tokens)
+        end = chunk_end(start, self._prompt_tokens, _ROWS_AHEAD)
         finished = max(self._prompt_tokens, self._verified - self._stages)
         if end > min(finished, slot.filled(self._stages)):
             return False

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from speculation.simulate.advice import advise
 from speculation.simulate.events import simulate
-from speculation.simulate.pipeline import Pipeline, speed_law
+from speculation.simulate.pipeline import Pipeline
 from speculation.simulate.presets import Presets, load_presets, machine, sources
-from speculation.simulate.rounds import best_drafts, tokens_per_round
+from speculation.simulate.rounds import best_drafts, tokens_per_cycle
 from workers.errors import ConfigError
 
 _OWN = (
@@ -54,11 +54,11 @@ def _own_pipeline(options: argparse.Namespace, acceptances: Sequence[float]) -> 
     stages = pipeline.stages
     for acceptance in acceptances:
         got = simulate(pipeline, acceptance, delta=options.delta, tokens=lengths)
-        law = stages * speed_law(stages, got.acceptance)
+        law = stages * tokens_per_cycle(stages, got.acceptance)
         found.append(("pipelined", f"{acceptance:g}", stages * got.tokens_per_cycle, got, law))
         drafts = best_drafts(pipeline, acceptance)
         got = simulate(pipeline, acceptance, drafts=drafts, tokens=lengths)
-        law = tokens_per_round(drafts, got.acceptance)
+        law = stages * tokens_per_cycle(stages, got.acceptance, drafts)
         found.append((f"dtv, k={drafts}", f"{acceptance:g}", stages * got.tokens_per_cycle, got, law))
     lines = [
         "Predicted. `pipelined`: one token a frame and a frame in every stage, whatever drafts (ngram, pdm, model).",

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from speculation.simulate.events import simulate
-from speculation.simulate.pipeline import Pipeline, speed_law
-from speculation.simulate.rounds import tokens_per_round
+from speculation.simulate.pipeline import Pipeline
+from speculation.simulate.rounds import tokens_per_cycle
 
 _TOKENS = 200
 _CONTROL_MS = (0.02, 0.05, 0.1, 0.2)
@@ -36,9 +36,7 @@ class Run:
 
     def law(self, acceptance: float) -> float:
         """Tokens per cycle if nothing but the stages took time."""
-        if self.drafts:
-            return tokens_per_round(self.drafts, acceptance) / self.stages
-        return speed_law(self.stages, acceptance)
+        return tokens_per_cycle(self.stages, acceptance, self.drafts)
 
 
 def predict(run: Run, costs: Costs, tokens: int = _TOKENS) -> float:

@@ -1,11 +1,16 @@
 """Draft-then-verify and tensor parallelism in closed form. Pure."""
 
-from speculation.simulate.pipeline import Pipeline
+from speculation.simulate.pipeline import Pipeline, speed_law
 
 
 def tokens_per_round(drafts: int, acceptance: float) -> float:
     """Expected tokens of one verification: the accepted prefix of `drafts` drafts, and the token after it."""
     return sum(acceptance**position for position in range(drafts + 1))
+
+
+def tokens_per_cycle(stages: int, acceptance: float, drafts: int = 0) -> float:
+    """The law of either frame policy, if nothing but the stages took time; `drafts` a frame, 0: one token a frame."""
+    return tokens_per_round(drafts, acceptance) / stages if drafts else speed_law(stages, acceptance)
 
 
 def draft_then_verify(pipeline: Pipeline, drafts: int, acceptance: float) -> float:
