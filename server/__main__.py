@@ -12,12 +12,12 @@ from types import FrameType
 import uvicorn
 
 from server.app import create_app
-from server.connection_guard import GuardedConfig
-from server.engine_client import EngineClient
+from server.engine.client import EngineClient
+from server.middleware.connection_guard import GuardedConfig
 from server.service import Service
 from server.settings import load_settings
-from workers.errors import ConfigError
-from workers.lifecycle import die_with_parent
+from workers.shared.errors import ConfigError
+from workers.shared.lifecycle import die_with_parent
 
 _GRACE_SECONDS = 2  # for responses to end by themselves once their requests have failed
 _KEEP_ALIVE_SECONDS = 65

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from server.access import ApiKeys, RequestLimit
-from server.body_limit import BodyLimit
-from server.engine_metrics import EngineCollector
-from server.error_handlers import install_error_handlers
+from server.metrics.engine import EngineCollector
+from server.middleware.access import ApiKeys, RequestLimit
+from server.middleware.body_limit import BodyLimit
+from server.middleware.error_handlers import install_error_handlers
 from server.routes.chat import chat_router
 from server.routes.completions import completion_router
 from server.routes.models import models_router

@@ -6,16 +6,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.chat_planning import ChatModel
-from server.chat_prompt import ChatPrompts
-from server.chat_template import ChatTemplate
-from server.engine_client import DeadlineExceeded, EngineClient, EngineFailed, EngineUnavailable, QueueFull
+from server.engine.client import DeadlineExceeded, EngineClient, EngineFailed, EngineUnavailable, QueueFull
 from server.errors import ApiError
-from server.grammar_check import GrammarChecker
-from server.metrics import RequestMetrics
-from server.plan import Limits
+from server.metrics.requests import RequestMetrics
+from server.preparation.abilities import ChatModel
+from server.preparation.conversation import ChatPrompts
+from server.preparation.sequences import Limits
+from server.preparation.template import ChatTemplate
 from server.settings import ServerSettings
-from server.structured import Spelling, special_literal
+from server.structured_output.compile import GrammarChecker
+from server.structured_output.grammars import Spelling, special_literal
 from server.tokenizer import ModelTokenizer
 
 

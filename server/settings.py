@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from workers.end_tokens import read_end_tokens
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.end_tokens import read_end_tokens
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_MARK = "\u2581"  # stands for a space in SentencePiece vocabularies

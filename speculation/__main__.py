@@ -9,16 +9,16 @@ from typing import Any
 import zmq
 
 from speculation.channels import Channels
+from speculation.decisions.governor import Governor
+from speculation.decisions.policy import choose_policy
 from speculation.drafters.choose import choose_drafter, with_emulated_time, with_forced_tokens
 from speculation.drafters.governed import GovernedDrafter
 from speculation.engine import Engine
-from speculation.governor import Governor
-from speculation.policy import choose_policy
-from workers.config import EngineConfig, load_config
-from workers.errors import ConfigError, EchelonError
-from workers.lifecycle import die_with_parent
-from workers.model_facts import read_facts
-from workers.scheduling import be_punctual, settle
+from workers.shared.config import EngineConfig, load_config
+from workers.shared.errors import ConfigError, EchelonError
+from workers.shared.lifecycle import die_with_parent
+from workers.shared.model_files.facts import read_facts
+from workers.shared.time_slices import be_punctual, settle
 
 
 def main() -> int:
@@ -56,7 +56,7 @@ def serve(config: EngineConfig) -> None:
         signal.signal(signal_number, lambda *_: engine.stop())
     threads = []
     if config.transport == "inprocess":
-        from workers.host import start_threads  # imports torch: only where stages run in this process
+        from workers.stage.launch import start_threads  # imports torch: only where stages run in this process
 
         threads = start_threads(config, context)
     settle()

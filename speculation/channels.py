@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import zmq
 
-from workers.bus import encode, open_socket
-from workers.config import Endpoints
-from workers.connection import ConnectionWatch
-from workers.errors import PeerLost
-from workers.messages import FromEngine, FromStage, Shutdown, ToEngine, ToStage
+from workers.shared.bus import encode, open_socket
+from workers.shared.config import Endpoints
+from workers.shared.connection import ConnectionWatch
+from workers.shared.errors import PeerLost
+from workers.shared.messages import FromEngine, FromStage, Shutdown, ToEngine, ToStage
 
 _LAST_WORDS_MS = 1000  # how long a closing control channel may take to deliver the shutdown
 _SEND_MS = 5000  # a control message waits only while its stage is not connected

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from speculation.channels import Channels
+from speculation.decisions.governor import Governor
+from speculation.decisions.health import PingRounds
+from speculation.decisions.policy import FramePolicy
+from speculation.decisions.schedule import Schedule, Step
+from speculation.decisions.slots import choose_slot
 from speculation.drafters.base import Draft, Drafter, Start
-from speculation.governor import Governor
-from speculation.health import PingRounds
-from speculation.policy import FramePolicy
-from speculation.schedule import Schedule, Step
-from speculation.slots import choose_slot
-from workers.config import EngineConfig
-from workers.errors import ConfigError, OutOfStep, PeerLost
-from workers.messages import (
+from workers.shared.config import EngineConfig
+from workers.shared.errors import ConfigError, OutOfStep, PeerLost
+from workers.shared.messages import (
     Abort,
     EngineInfo,
     Failed,

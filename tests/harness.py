@@ -12,15 +12,14 @@ import msgspec
 import zmq
 
 from speculation.channels import Channels
+from speculation.decisions.governor import Governor
+from speculation.decisions.policy import choose_policy
 from speculation.drafters.base import Drafter, DrafterWrapper
 from speculation.drafters.none import NoDrafter
 from speculation.engine import Engine
-from speculation.governor import Governor
-from speculation.policy import choose_policy
-from workers.bus import encode, open_socket
-from workers.config import DrafterConfig, Endpoints, EngineConfig
-from workers.host import start_threads
-from workers.messages import (
+from workers.shared.bus import encode, open_socket
+from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
+from workers.shared.messages import (
     Abort,
     Failed,
     FromEngine,
@@ -32,7 +31,8 @@ from workers.messages import (
     TokenLogprobs,
     Tokens,
 )
-from workers.model_facts import read_facts
+from workers.shared.model_files.facts import read_facts
+from workers.stage.launch import start_threads
 
 _TIMEOUT_MS = 120_000
 

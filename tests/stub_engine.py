@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import msgspec
 import zmq
 
-from workers.bus import encode, open_socket
-from workers.messages import (
+from workers.shared.bus import encode, open_socket
+from workers.shared.messages import (
     Abort,
     EngineInfo,
     Failed,

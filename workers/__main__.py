@@ -4,10 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from workers.config import load_config
-from workers.errors import ConfigError, EchelonError
-from workers.lifecycle import die_with_parent
-from workers.scheduling import be_punctual
+from workers.shared.config import load_config
+from workers.shared.errors import ConfigError, EchelonError
+from workers.shared.lifecycle import die_with_parent
+from workers.shared.time_slices import be_punctual
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
             raise ConfigError(f"--stage must be 0..{config.stages - 1} for a split of {config.stages} stages")
         import zmq
 
-        from workers.host import network_edges, run_stage  # imports torch: seconds
+        from workers.stage.launch import network_edges, run_stage  # imports torch: seconds
 
         context = zmq.Context()
         run_stage(config, arguments.stage, context, network_edges(config, context))

@@ -6,11 +6,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.answer import answer
-from server.chat_format import ChatFormat
-from server.formats import Envelope
-from server.prepare_chat import prepare_chat
-from server.protocol import ChatCompletionRequest
+from server.formatters.answer import answer
+from server.formatters.base import Envelope
+from server.formatters.chat import ChatFormat
+from server.preparation.chat import prepare_chat
+from server.protocol.requests import ChatCompletionRequest
 from server.service import Service
 
 

@@ -6,17 +6,17 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.answer import answer
-from server.beside import beside_the_loop
-from server.completion_format import CompletionFormat
 from server.errors import bad_request
-from server.formats import Envelope
-from server.plan import plan_completion
-from server.protocol import CompletionRequest
-from server.routes.seeds import draw_seed
+from server.formatters.answer import answer
+from server.formatters.base import Envelope
+from server.formatters.completion import CompletionFormat
+from server.preparation.beside import beside_the_loop
+from server.preparation.seeds import draw_seed
+from server.preparation.sequences import plan_completion
+from server.protocol.requests import CompletionRequest
+from server.protocol.unsupported import refuse_unsupported
 from server.service import Service, engine_errors
-from server.structured import restrict
-from server.unsupported import refuse_unsupported
+from server.structured_output.grammars import restrict
 
 
 def completion_router(service: Service) -> APIRouter:

@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from msgspec import UNSET
 from starlette.responses import Response
 
-from server.responses import Model, ModelList
+from server.protocol.completion_objects import Model, ModelList
 from server.service import Service
 
 

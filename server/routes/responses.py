@@ -6,13 +6,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.answer import answer
 from server.errors import ApiError
-from server.formats import Envelope
-from server.prepare_chat import prepare_chat
-from server.response_api.format import ResponsesFormat
-from server.response_api.protocol import ResponsesRequest
-from server.response_api.translate import NAMES, as_chat
+from server.formatters.answer import answer
+from server.formatters.base import Envelope
+from server.formatters.responses import ResponsesFormat
+from server.preparation.chat import prepare_chat
+from server.preparation.responses_api import NAMES, as_chat
+from server.protocol.responses_request import ResponsesRequest
 from server.service import Service
 
 

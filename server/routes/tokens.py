@@ -8,13 +8,13 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
-from server.body import Body, JsonObject, Text
-from server.chat_planning import check_tools
 from server.errors import bad_request
-from server.prepare_chat import encode_chat
-from server.protocol import ChatCompletionRequest, ChatMessage
+from server.preparation.abilities import check_tools
+from server.preparation.chat import encode_chat
+from server.protocol.body import Body, JsonObject, Text
+from server.protocol.requests import ChatCompletionRequest, ChatMessage
+from server.protocol.tools import Tool
 from server.service import Service, engine_errors
-from server.tools.protocol import Tool
 
 
 class TokenizeRequest(Body):

@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from speculation.bench.cells import Folder
+from speculation.bench.analysis.cells import Folder
+from speculation.bench.analysis.figures import Row, rows
+from speculation.bench.analysis.report import Provenance, Results, markdown
 from speculation.bench.configuration import Contender, Settings, gpus
 from speculation.bench.energy import Meter, open_meter
-from speculation.bench.figures import Row, rows
 from speculation.bench.machine import provenance
 from speculation.bench.options import Options, parse
 from speculation.bench.processes import Running, start
 from speculation.bench.prompts import load_data_sets
-from speculation.bench.report import Provenance, Results, markdown
 from speculation.bench.run import Work, run
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 _DIFFERENT, _BAD_INPUT, _STOPPED = 1, 2, 3
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import asdict
 
-from workers.emulation import Emulation
-from workers.errors import ConfigError
+from workers.shared.emulation import Emulation
+from workers.shared.errors import ConfigError
 
 
 class Method(NamedTuple):

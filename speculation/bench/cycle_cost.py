@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from speculation.bench.cells import Cell, CellKey
+from speculation.bench.analysis.cells import Cell, CellKey
+from speculation.bench.analysis.figures import Row, rows
 from speculation.bench.configuration import NONE, Contender, Settings
-from speculation.bench.figures import Row, rows
 from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
 from speculation.simulate.rounds import tokens_per_cycle
-from workers.emulation import Emulation
-from workers.errors import ConfigError
-from workers.messages import StageTimings
+from workers.shared.emulation import Emulation
+from workers.shared.errors import ConfigError
+from workers.shared.messages import StageTimings
 
 _PROMPT = Prompt("cycle-cost", "0", "Count.", 0)
 _WARM_UP_TOKENS = 50

@@ -15,10 +15,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
-from speculation.bench.cells import Answer
+from speculation.bench.analysis.cells import Answer
 from speculation.bench.processes import Question
-from workers.lifecycle import die_with_parent
-from workers.prepare import prepare
+from workers.prepare.prepare import prepare
+from workers.shared.lifecycle import die_with_parent
 
 
 class Clock(BaseStreamer):

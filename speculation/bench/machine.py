@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from speculation.bench.report import Provenance
+from speculation.bench.analysis.report import Provenance
 from speculation.training.provenance import command_line, git_commit, package_versions, python_version
 
 

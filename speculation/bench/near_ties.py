@@ -8,9 +8,9 @@ after a prompt is computed in the same way by every method.
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from speculation.bench.cells import Answer, Cell
+from speculation.bench.analysis.cells import Answer, Cell
+from speculation.bench.analysis.identity import comparable, first_difference, reference_of
 from speculation.bench.configuration import Settings
-from speculation.bench.identity import comparable, first_difference, reference_of
 
 _FLOAT32_BIAS = 1e-3  # logits differ by 1e-5 to 1e-4 between frames of one token and of several
 _HALF_BIAS = 0.25  # of bfloat16 or float16, which step by 0.125 between 16 and 32

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from speculation.bench.configuration import METHODS, USES_MODEL, USES_MODULE, Contender, Settings, check, contenders
-from workers.emulation import Emulation
-from workers.errors import ConfigError
+from workers.shared.emulation import Emulation
+from workers.shared.errors import ConfigError
 
 _QUICK_PROMPTS = 1
 _QUICK_TOKENS = 32

@@ -6,8 +6,16 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from speculation.bench.curves import Bar, Series, breakdown, emulation, law, speedup_by_acceptance, speedup_by_stages
-from speculation.bench.figures import Row
+from speculation.bench.analysis.curves import (
+    Bar,
+    Series,
+    breakdown,
+    emulation,
+    law,
+    speedup_by_acceptance,
+    speedup_by_stages,
+)
+from speculation.bench.analysis.figures import Row
 
 _FORMATS = ("png", "svg")
 _BAR_HEIGHT = 0.4

@@ -16,14 +16,14 @@ from typing import Protocol
 
 import msgspec
 
-from speculation.bench.cells import Answer
+from speculation.bench.analysis.cells import Answer
+from speculation.bench.analysis.counters import Snapshot, parse_metrics
 from speculation.bench.configuration import HUGGING_FACE, Contender, Settings, serve_arguments
-from speculation.bench.counters import Snapshot, parse_metrics
 from speculation.bench.near_ties import Branch, bias
 from speculation.bench.prompts import Prompt
 from speculation.bench.streaming import chat_body, stream_chat
-from workers.errors import ConfigError
-from workers.lifecycle import PARENT_VARIABLE
+from workers.shared.errors import ConfigError
+from workers.shared.lifecycle import PARENT_VARIABLE
 
 _READY_SECONDS = 600.0
 _GRACE_SECONDS = 15.0
@@ -68,7 +68,7 @@ class Served:
         self._settings = settings
         self._log = log
         self._port = _free_port()
-        arguments = ["-m", "server.cli", "serve", *serve_arguments(contender, settings, module)]
+        arguments = ["-m", "server.cli.main", "serve", *serve_arguments(contender, settings, module)]
         self._launcher = _spawn([*arguments, "--port", str(self._port)], log)
 
     def wait_until_ready(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 
 class Question(msgspec.Struct, frozen=True):

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from speculation.bench.cells import Answer, Cell, CellKey, Folder
+from speculation.bench.analysis.cells import Answer, Cell, CellKey, Folder
+from speculation.bench.analysis.counters import Snapshot
 from speculation.bench.configuration import Contender, Settings, devices
-from speculation.bench.counters import Snapshot
 from speculation.bench.energy import Meter
 from speculation.bench.near_ties import Branch, proven
 from speculation.bench.processes import Running
 from speculation.bench.progress import Progress
 from speculation.bench.prompts import DataSet, Prompt
-from workers.emulation import Emulation
-from workers.errors import ConfigError
-from workers.messages import StageTimings
+from workers.shared.emulation import Emulation
+from workers.shared.errors import ConfigError
+from workers.shared.messages import StageTimings
 
 _WARM_UP_TOKENS = 16
 _PREFILL_PROMPTS = 4

@@ -5,10 +5,10 @@ import time
 from http.client import HTTPConnection
 from typing import Any
 
-from speculation.bench.cells import Answer
+from speculation.bench.analysis.cells import Answer
 from speculation.bench.configuration import Settings
 from speculation.bench.prompts import Prompt
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 _TIMEOUT = 600.0  # seconds without a byte
 

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from speculation.bench.cycle_cost import Point, measure, points
 from speculation.simulate.fit import Run, error, fit, predict
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 _STAGES = (2, 4, 8)
 _STAGE_MS = (2.0, 5.0)

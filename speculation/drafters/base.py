@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from workers.messages import Sampling, Tap
+from workers.shared.messages import Sampling, Tap
 
 
 class Draft(NamedTuple):

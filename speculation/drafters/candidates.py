@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from speculation.drafters.base import Draft
-from workers.messages import Sampling
-from workers.sampler import Sampler
+from workers.sampling.sampler import Sampler
+from workers.shared.messages import Sampling
 
 CANDIDATES = 16  # ranks that are told apart in the hit rates
 

@@ -9,10 +9,10 @@ from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import MadeUpDrafter, ScriptedDrafter, load_script
-from workers.config import DrafterConfig, EngineConfig
-from workers.errors import ConfigError
-from workers.grammar import load_grammars
-from workers.scheduling import available_cores
+from workers.shared.config import DrafterConfig, EngineConfig
+from workers.shared.errors import ConfigError
+from workers.shared.grammar import load_grammars
+from workers.shared.time_slices import available_cores
 
 
 def choose_drafter(engine: EngineConfig, vocab_size: int) -> Drafter:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from speculation.drafters.base import Draft, Drafter, DrafterWrapper, Start
 from speculation.drafters.ngram import NgramDrafter
-from workers.messages import Sampling
+from workers.shared.messages import Sampling
 
 _MEMORY = 0.9  # weight of the past in a running precision
 _NGRAM_PRIORS = (0.1, 0.25, 0.4, 0.6, 0.75, 0.85)  # precision by length of the match; longer ones count as the last

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from speculation.drafters.base import Draft, Drafter, DrafterWrapper, Start
-from workers.grammar import GrammarFailed, GrammarMatcher, Grammars, only_choice, permits
-from workers.messages import Sampling
+from workers.shared.grammar import GrammarFailed, GrammarMatcher, Grammars, only_choice, permits
+from workers.shared.messages import Sampling
 
 
 class ForcedDrafter(DrafterWrapper):

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from speculation.decisions.governor import Governor
 from speculation.drafters.base import Draft, Drafter, DrafterWrapper
-from speculation.governor import Governor
 
 
 class GovernedDrafter(DrafterWrapper):

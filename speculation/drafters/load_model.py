@@ -6,11 +6,11 @@ import torch
 from tokenizers import Tokenizer
 
 from speculation.drafters.model import ModelDrafter
-from workers.config import EngineConfig
-from workers.errors import ConfigError
-from workers.model_facts import read_facts
-from workers.progress import Progress
-from workers.shard import Shard
+from workers.model.shard import Shard
+from workers.shared.config import EngineConfig
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.facts import read_facts
+from workers.shared.progress import Progress
 
 _TOKENIZER = "tokenizer.json"
 

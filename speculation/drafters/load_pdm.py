@@ -10,10 +10,10 @@ from speculation.pdm.checkpoint import load_module
 from speculation.pdm.quantized import quantize
 from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import read_tensor
-from workers.config import EngineConfig
-from workers.errors import ConfigError
-from workers.model_bytes import EMBEDDING
-from workers.progress import Progress
+from workers.shared.config import EngineConfig
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.tensor_sizes import EMBEDDING
+from workers.shared.progress import Progress
 
 
 def load_pdm(engine: EngineConfig) -> PdmDrafter:

@@ -10,9 +10,9 @@ import torch
 
 from speculation.drafters.base import Draft, Drafter, Start, chunk_end
 from speculation.drafters.candidates import draft_from
-from workers.messages import Sampling
-from workers.sampler import Sampler
-from workers.shard import Shard
+from workers.model.shard import Shard
+from workers.sampling.sampler import Sampler
+from workers.shared.messages import Sampling
 
 _ROWS_AHEAD = 32  # tokens in one go: rank 0 must not be away for long
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from speculation.drafters.base import Draft, Drafter, Start
-from workers.messages import Sampling
+from workers.shared.messages import Sampling
 
 
 class NgramDrafter(Drafter):

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from speculation.decisions.features import FeatureMap
 from speculation.drafters.base import Draft, Drafter, Start, chunk_end
 from speculation.drafters.candidates import draft_from
-from speculation.features import FeatureMap
 from speculation.pdm.module import DraftModule
 from speculation.pdm.runtime import DraftRuntime
-from workers.messages import Sampling, Tap
-from workers.sampler import Sampler
+from workers.sampling.sampler import Sampler
+from workers.shared.messages import Sampling, Tap
 
 _ROWS_AHEAD = 64  # prompt rows in one go: rank 0 must not be away for long
 

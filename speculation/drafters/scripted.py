@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from speculation.drafters.base import Draft, Drafter, Start
-from workers.errors import ConfigError
-from workers.messages import Sampling
+from workers.shared.errors import ConfigError
+from workers.shared.messages import Sampling
 
 
 class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import torch
 
-from speculation.features import auto_anchors, check_fixed_stages
+from speculation.decisions.features import auto_anchors, check_fixed_stages
 from speculation.pdm.checkpoint import fill_module
 from speculation.pdm.config import ModuleConfig
 from speculation.pdm.module import DraftModule
 from speculation.pdm.target import read_target_config, read_tensor
 from speculation.pdm.vocabulary import draft_ids
-from workers.errors import ConfigError
-from workers.model_bytes import FINAL_NORM
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.tensor_sizes import FINAL_NORM
 
 _VERSION = 11
 

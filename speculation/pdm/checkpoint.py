@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from speculation.pdm.config import ModuleConfig, check_target
 from speculation.pdm.module import DraftModule
 from speculation.pdm.target import read_head, read_target_config, read_tensor
-from workers.errors import ConfigError
-from workers.model_bytes import FINAL_NORM
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.tensor_sizes import FINAL_NORM
 
 
 def save_module(module: DraftModule, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:

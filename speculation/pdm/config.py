@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from speculation.features import check_anchors
-from workers.errors import ConfigError
+from speculation.decisions.features import check_anchors
+from workers.shared.errors import ConfigError
 
 LayerType = Literal["target", "qwen3"]
 HeadType = Literal["own", "target"]

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from speculation.features import DraftPlan, FeatureMap, plan_draft
+from speculation.decisions.features import DraftPlan, FeatureMap, plan_draft
 from speculation.pdm.attention import CachedRows
 from speculation.pdm.module import DraftModule
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 
 class DraftRuntime:

@@ -6,8 +6,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig
 
-from workers.errors import ConfigError
-from workers.model_bytes import EMBEDDING, HEAD, read_json, tensor_files
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, read_json, tensor_files
 
 
 def read_target_config(folder: Path) -> PreTrainedConfig:

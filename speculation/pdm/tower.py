@@ -12,7 +12,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3Rot
 
 from speculation.pdm.attention import ATTENTION_NAME, register_attention
 from speculation.pdm.config import LayerType
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 
 def _classes(model_type: str) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 
 def draft_ids(token_ids: Iterable[int], vocab_size: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from speculation.simulate.events import simulate
 from speculation.simulate.pipeline import Pipeline
 from speculation.simulate.presets import Presets, load_presets, machine, sources
 from speculation.simulate.rounds import best_drafts, tokens_per_cycle
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 _OWN = (
     ("--stage-ms", "each stage's time for a token, such as 5,5,5,6: predicts that pipeline instead of presets"),

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from speculation.policy import FramePolicy, draft_then_verify, pipelined
-from speculation.schedule import Schedule, Step
+from speculation.decisions.policy import FramePolicy, draft_then_verify, pipelined
+from speculation.decisions.schedule import Schedule, Step
 from speculation.simulate.pipeline import Pipeline, Prediction
-from workers.frames import Frame
-from workers.lookahead import Lookahead
-from workers.messages import Open, Rollback, Sample, Sampling
+from workers.decisions.lookahead import Lookahead
+from workers.shared.frames import Frame
+from workers.shared.messages import Open, Rollback, Sample, Sampling
 
 _PROMPT = 1  # tokens; what is measured begins after the first sample
 _RIGHT, _WRONG = 1, 0  # tokens: the target always says `_RIGHT`

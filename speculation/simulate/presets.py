@@ -8,8 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from speculation.simulate.pipeline import Pipeline
-from workers.errors import ConfigError
-from workers.split import balance
+from workers.decisions.split import balance
+from workers.shared.errors import ConfigError
 
 _FILE = Path(__file__).with_name("presets.json")
 _DRAFT_LAYERS = 2  # of the draft module whose time is predicted, beside a head over the whole vocabulary

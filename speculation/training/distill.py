@@ -13,10 +13,10 @@ import torch
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
-from speculation.training.data import Record
-from speculation.training.prompts import pre_query, read_prompts, usable_instruction
+from speculation.training.examples.data import Record
+from speculation.training.examples.prompts import pre_query, read_prompts, usable_instruction
 from speculation.training.teacher import load_target
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 _TRIES = 20  # batches of made-up instructions without a usable one before giving up
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from speculation.pdm.module import DraftModule, take_layer
 from speculation.pdm.target import read_head, read_tensor
-from speculation.training.data import Example
+from speculation.training.examples.data import Example
 from speculation.training.teacher import Teacher
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 _STD = 0.02
 _FIT_TOKENS = 40_000

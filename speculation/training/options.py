@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from speculation.features import MaskRule
+from speculation.decisions.features import MaskRule
 from speculation.training.settings import Settings
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -5,9 +5,9 @@ from typing import Literal
 
 import msgspec
 
-from speculation.features import MaskRule
+from speculation.decisions.features import MaskRule
 from speculation.pdm.config import HeadType, LayerType
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

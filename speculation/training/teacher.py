@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from speculation.training.data import Example
+from speculation.training.examples.data import Example
 
 _HEAD_ROWS = 512  # rows of full-vocabulary logits at a time
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from speculation.training.data import Example
+from speculation.training.examples.data import Example
 from speculation.training.teacher import Targets, Teacher
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 _GROUP = 8  # examples in one pass of the target
 

@@ -12,13 +12,13 @@ import msgspec
 import torch
 from transformers import AutoTokenizer
 
-from speculation.features import check_anchors
+from speculation.decisions.features import check_anchors
 from speculation.pdm.config import ModuleConfig
 from speculation.pdm.module import DraftModule
 from speculation.pdm.target import read_head, read_target_config, read_tensor, target_name
 from speculation.pdm.vocabulary import most_frequent
-from speculation.training.data import Example, answer_counts, data_files, data_hash, load_examples
-from speculation.training.draws import SplitDraw
+from speculation.training.examples.data import Example, answer_counts, data_files, data_hash, load_examples
+from speculation.training.examples.draws import SplitDraw
 from speculation.training.initial import fit_projections, initialise
 from speculation.training.options import build_parser, settings_of
 from speculation.training.parallel import World, local_device
@@ -34,8 +34,8 @@ from speculation.training.settings import Settings
 from speculation.training.teacher import LiveTeacher, Teacher, load_target
 from speculation.training.teacher_cache import CachedTeacher
 from speculation.training.trainer import CHECKPOINT, Cadence, Trainer
-from workers.errors import ConfigError
-from workers.model_bytes import EMBEDDING, FINAL_NORM, layer_bytes
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, layer_bytes
 
 
 class Stop:

@@ -15,16 +15,16 @@ from tqdm import tqdm
 
 from speculation.pdm.checkpoint import save_module
 from speculation.pdm.module import DraftModule
-from speculation.training.batches import batches
-from speculation.training.data import Example
-from speculation.training.draws import SplitDraw, draw_chains
-from speculation.training.layout import PackedRows
+from speculation.training.examples.batches import batches
+from speculation.training.examples.data import Example
+from speculation.training.examples.draws import SplitDraw, draw_chains
+from speculation.training.examples.layout import PackedRows
 from speculation.training.loss import DraftLoss, Score
 from speculation.training.parallel import World
 from speculation.training.settings import Settings, rate_factor
 from speculation.training.teacher import Teacher
 from speculation.training.validation import validate
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 CHECKPOINT = "checkpoint.pt"
 

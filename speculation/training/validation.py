@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
-from speculation.features import FeatureMap
+from speculation.decisions.features import FeatureMap
 from speculation.pdm.module import DraftModule
-from speculation.training.data import Example
-from speculation.training.draws import build_chain
-from speculation.training.layout import PackedRows
+from speculation.training.examples.data import Example
+from speculation.training.examples.draws import build_chain
+from speculation.training.examples.layout import PackedRows
 from speculation.training.loss import DraftLoss, Score
 from speculation.training.teacher import Teacher
 

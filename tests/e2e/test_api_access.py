@@ -11,10 +11,10 @@ import httpx
 import openai
 import pytest
 
-from server.server_options import ServerOptions, collect_keys
+from server.launcher.server_options import ServerOptions, collect_keys
 from tests.e2e.stub_api import MODEL, REPLY, Api, ask, events, launch
 from tests.stub_engine import INFO
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(60)
 

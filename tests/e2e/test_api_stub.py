@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.stub_api import MODEL, REPLY, Api, ask, events, wait_until
 from tests.small_model import EOS
 from tests.stub_engine import INFO
-from workers.messages import Generate
+from workers.shared.messages import Generate
 
 pytestmark = pytest.mark.timeout(60)
 

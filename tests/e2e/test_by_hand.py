@@ -14,11 +14,11 @@ import httpx
 import msgspec
 import pytest
 
-from server.engine_plan import EngineOptions, plan_over_network
-from server.launcher import prepare_model, read_model
+from server.launcher.launch import prepare_model, read_model
+from server.launcher.options import EngineOptions, plan_over_network
 from server.settings import load_settings, save_settings
 from tests.e2e.serving import free_port, wait_until
-from workers.config import EngineConfig, load_config, save_config
+from workers.shared.config import EngineConfig, load_config, save_config
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -14,9 +14,9 @@ from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, local_engine
 from tests.model.identity import RecordingSampler, drafters, generate, recorded_logits
-from workers.messages import Sampling
-from workers.model_bytes import layer_bytes
-from workers.split import balance
+from workers.decisions.split import balance
+from workers.shared.messages import Sampling
+from workers.shared.model_files.tensor_sizes import layer_bytes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

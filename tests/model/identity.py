@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-import workers.host
+import workers.stage.launch
 from speculation.drafters.base import Drafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
-from workers.messages import Sampling
-from workers.sampler import Sampled, Sampler
+from workers.sampling.sampler import Sampled, Sampler
+from workers.shared.messages import Sampling
 
 Logits = dict[int, Tensor]
 
@@ -43,7 +43,7 @@ class RecordingSampler(Sampler):
 def recorded_logits() -> Iterator[None]:
     """Engines that start inside record their logits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers.host, "Sampler", RecordingSampler)
+        patch.setattr(workers.stage.launch, "Sampler", RecordingSampler)
         yield
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from workers.shard import Shard
+from workers.model.shard import Shard
 
 CPU = torch.device("cpu")
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from speculation.drafters.candidates import draft_from
-from workers.messages import Sampling, SpeculationCounts
-from workers.sampler import Sampler
+from workers.sampling.sampler import Sampler
+from workers.shared.messages import Sampling, SpeculationCounts
 
 VOCABULARY = 12
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import zmq
 
-from workers.bus import encode, open_socket
-from workers.errors import PeerLost
-from workers.messages import Ping, Shutdown
-from workers.stage import ControlChannel
+from workers.shared.bus import encode, open_socket
+from workers.shared.errors import PeerLost
+from workers.shared.messages import Ping, Shutdown
+from workers.stage.loop import ControlChannel
 
 PATIENCE = 30.0  # seconds
 

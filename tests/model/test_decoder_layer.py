@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from workers.attention import FrameContext
-from workers.decoder_layer import DecoderLayer
-from workers.errors import ConfigError
+from workers.model.attention import FrameContext
+from workers.model.decoder_layer import DecoderLayer
+from workers.shared.errors import ConfigError
 
 ROTARY = (torch.zeros(1), torch.ones(1))
 FRAME = FrameContext({}, 0, 1)

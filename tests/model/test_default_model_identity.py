@@ -14,11 +14,11 @@ from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.pdm import PdmDrafter
 from tests.harness import LocalEngine, inproc_endpoints, local_engine
 from tests.model.identity import RecordingSampler, drafters, generate, one_thread, recorded_logits
-from workers.config import DrafterConfig, EngineConfig
-from workers.draft_modules import shipped_module
-from workers.messages import Sampling
-from workers.model_bytes import layer_bytes
-from workers.split import balance
+from workers.decisions.split import balance
+from workers.shared.config import DrafterConfig, EngineConfig
+from workers.shared.messages import Sampling
+from workers.shared.model_files.shipped_modules import shipped_module
+from workers.shared.model_files.tensor_sizes import layer_bytes
 
 pytestmark = pytest.mark.timeout(600)
 

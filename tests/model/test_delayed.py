@@ -4,8 +4,8 @@ import time
 
 import torch
 
-from workers.frames import Frame
-from workers.transport.delayed import DelayedOutbound
+from workers.rehearsal.delayed import DelayedOutbound
+from workers.shared.frames import Frame
 from workers.transport.inprocess import InProcessEdge
 
 LATENCY = 0.05  # seconds

@@ -18,10 +18,10 @@ from tests.harness import LocalEngine, Result, local_engine
 from tests.model.identity import Logits, RecordingSampler, drafters, one_thread, recorded_logits
 from tests.model.test_grammar_pipeline import GRAMMAR
 from tests.model.test_pipeline import EVERYTHING, NEW, PROMPT
-from workers.end_tokens import read_end_tokens
-from workers.grammar import Grammars
-from workers.messages import Sampling
-from workers.sampler import Sampler
+from workers.sampling.sampler import Sampler
+from workers.shared.grammar import Grammars
+from workers.shared.messages import Sampling
+from workers.shared.model_files.end_tokens import read_end_tokens
 
 # Of the largest logit, 6e-5: rounding errors of float32 on their way through some dozens of layers and the cache.
 NEAR = 512 * torch.finfo(torch.float32).eps

@@ -13,9 +13,9 @@ from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.none import NoDrafter
 from tests.harness import LocalEngine, Result, local_engine
 from tests.model.identity import drafters, one_thread
-from workers.end_tokens import read_end_tokens
-from workers.grammar import Grammars
-from workers.messages import Sampling
+from workers.shared.grammar import Grammars
+from workers.shared.messages import Sampling
+from workers.shared.model_files.end_tokens import read_end_tokens
 
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
 SCHEMA = {

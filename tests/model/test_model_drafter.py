@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import workers.tiny_model
+import workers.prepare.tiny_model
 from speculation.bench.pruned_model import write_pruned_model
 from speculation.drafters.base import Draft, Start
 from speculation.drafters.load_model import check_vocabulary, load_model_drafter
@@ -18,11 +18,11 @@ from tests.harness import LocalEngine, inproc_endpoints, local_engine
 from tests.model.identity import one_thread
 from tests.model.pipeline import Pipeline
 from tests.model.test_pipeline import EVERYTHING
-from workers.checkpoint import Checkpoint
-from workers.config import DrafterConfig, EngineConfig
-from workers.errors import ConfigError
-from workers.messages import Sampling
-from workers.prepare import check_folder
+from workers.model.checkpoint import Checkpoint
+from workers.prepare.prepare import check_folder
+from workers.shared.config import DrafterConfig, EngineConfig
+from workers.shared.errors import ConfigError
+from workers.shared.messages import Sampling
 
 CONTEXT = 512
 NEW = 16
@@ -41,8 +41,8 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model of another seed: it agrees with the target by chance only."""
     folder = tmp_path_factory.mktemp("other")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers.tiny_model, "SEED", 7)
-        workers.tiny_model.write_tiny_model(folder)
+        patch.setattr(workers.prepare.tiny_model, "SEED", 7)
+        workers.prepare.tiny_model.write_tiny_model(folder)
     return folder
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.noise import gumbel
+from workers.sampling.gumbel_noise import gumbel
 
 CPU = torch.device("cpu")
 WORD = (1 << 64) - 1

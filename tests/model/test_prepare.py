@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM
 
 from tests.model.hub_stub import hub
 from tests.model.pipeline import Pipeline
-from workers.default_model import check_hash
-from workers.errors import ConfigError
-from workers.gguf_model import lossless_dtype
-from workers.tiny_model import write_tiny_model
+from workers.prepare.default_model import check_hash
+from workers.prepare.gguf_model import lossless_dtype
+from workers.prepare.tiny_model import write_tiny_model
+from workers.shared.errors import ConfigError
 
 
 @pytest.fixture(scope="module")

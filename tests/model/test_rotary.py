@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workers.rotary import RotaryTables
-from workers.target import Target
+from workers.model.loader import Target
+from workers.model.rotary import RotaryTables
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

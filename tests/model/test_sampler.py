@@ -10,9 +10,9 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from workers.messages import Sampling
-from workers.noise import gumbel
-from workers.sampler import Sampler
+from workers.sampling.gumbel_noise import gumbel
+from workers.sampling.sampler import Sampler
+from workers.shared.messages import Sampling
 
 CPU = torch.device("cpu")
 VOCABULARY = 12

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM
 
 from tests.model.conftest import CONFIGS, LAYERS, VOCABULARY, write_model
 from tests.model.pipeline import CPU, Pipeline
-from workers.errors import ConfigError, OutOfStep
-from workers.model_bytes import layer_bytes
-from workers.shard import Shard
+from workers.model.shard import Shard
+from workers.shared.errors import ConfigError, OutOfStep
+from workers.shared.model_files.tensor_sizes import layer_bytes
 
 SPLITS = [(6,), (3, 3), (1, 3, 2), (1, 1, 2, 1, 1), (5, 1, 0)]
 PROMPT = [(37 * i + 11) % VOCABULARY for i in range(30)]  # longer than every sliding window
@@ -190,7 +190,7 @@ def test_bad_models_and_limits_are_refused(model_folders: dict[str, Path], tmp_p
 def test_too_long_a_context_names_what_would_fit(
     model_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.shard.available_host_bytes", lambda: 800_000)
+    monkeypatch.setattr("workers.model.shard.available_host_bytes", lambda: 800_000)
     with pytest.raises(ConfigError, match=r"--max-model-len 256: .* use --max-model-len \d+ or less") as caught:
         _load(model_folders["llama"], max_len=256)
     longest = int(str(caught.value).rsplit("--max-model-len ", 1)[1].split()[0])

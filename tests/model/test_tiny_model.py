@@ -10,8 +10,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from tests.model.pipeline import Pipeline
-from workers.model_bytes import layer_bytes
-from workers.tiny_model import LAYERS, VOCABULARY, write_tiny_model
+from workers.prepare.tiny_model import LAYERS, VOCABULARY, write_tiny_model
+from workers.shared.model_files.tensor_sizes import layer_bytes
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from server.engine_figures import EngineFigures
-from server.engine_metrics import engine_metrics
-from server.engine_plan import network_endpoints
-from server.metrics import RequestMetrics
+from server.engine.rates import EngineFigures
+from server.launcher.options import network_endpoints
+from server.metrics.engine import engine_metrics
+from server.metrics.requests import RequestMetrics
 from server.settings import load_settings
 from tests.stub_engine import INFO
-from workers.config import load_config
-from workers.messages import SpeculationCounts, StageTimings, Status
+from workers.shared.config import load_config
+from workers.shared.messages import SpeculationCounts, StageTimings, Status
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

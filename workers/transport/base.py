@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from workers.frames import Frame
+from workers.shared.frames import Frame
 
 
 class Inbound(Protocol):

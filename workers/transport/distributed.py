@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from workers.errors import PeerLost
-from workers.frames import Frame
+from workers.shared.errors import PeerLost
+from workers.shared.frames import Frame
 
 
 class DistributedEdges:

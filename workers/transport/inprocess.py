@@ -5,8 +5,8 @@ import queue
 import torch
 from torch import Tensor
 
-from workers.errors import OutOfStep, PeerLost
-from workers.frames import Frame
+from workers.shared.errors import OutOfStep, PeerLost
+from workers.shared.frames import Frame
 
 
 class InProcessEdge:

@@ -7,8 +7,8 @@ import torch
 import zmq
 from torch import Tensor
 
-from workers.errors import OutOfStep, PeerLost
-from workers.frames import Frame
+from workers.shared.errors import OutOfStep, PeerLost
+from workers.shared.frames import Frame
 
 _HEADER = struct.Struct("<QQQQ")  # announcement number, sequence, epoch, position
 

@@ -16,7 +16,7 @@ from speculation.pdm.target import read_head, target_name
 from speculation.pdm.vocabulary import draft_ids, load_vocabulary, most_frequent, to_draft
 from tests.model.pdm.conftest import HIDDEN, LAYERS, VOCAB
 from tests.model.pdm.modules import ANCHORS, random_module
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 
 class TestFolder:

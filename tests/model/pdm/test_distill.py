@@ -7,9 +7,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from speculation.training import distill
-from speculation.training.data import load_examples, read_records
-from speculation.training.prompts import pre_query, read_prompts, usable_instruction
-from workers.errors import ConfigError
+from speculation.training.examples.data import load_examples, read_records
+from speculation.training.examples.prompts import pre_query, read_prompts, usable_instruction
+from workers.shared.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(120)
 

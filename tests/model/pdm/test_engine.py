@@ -18,9 +18,9 @@ from speculation.pdm.target import read_head, read_tensor
 from tests.harness import LocalEngine, local_engine
 from tests.model.identity import RecordingSampler, one_thread, recorded_logits
 from tests.model.pdm.modules import random_module
-from workers.emulation import Emulation
-from workers.messages import Sampling
-from workers.model_bytes import EMBEDDING
+from workers.shared.emulation import Emulation
+from workers.shared.messages import Sampling
+from workers.shared.model_files.tensor_sizes import EMBEDDING
 
 ANCHORS = (0, 3, 5, 9, 12)
 SPLITS = [(8, 8), (6, 5, 5), (3, 3, 3, 3, 4), (12, 4, 0)]

@@ -6,14 +6,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig
 
-from speculation.features import FeatureMap, MaskRule, visible_depth
+from speculation.decisions.features import FeatureMap, MaskRule, visible_depth
 from speculation.pdm.config import LayerType
 from speculation.pdm.module import DraftModule
 from speculation.pdm.runtime import DraftRuntime
-from speculation.training.draws import build_chain
-from speculation.training.layout import PackedRows
+from speculation.training.examples.draws import build_chain
+from speculation.training.examples.layout import PackedRows
 from tests.model.pdm.modules import ANCHORS, random_anchors, random_module
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 TOLERANCE = 1e-5
 SPLITS = [(4, 4), (5, 3), (2, 2, 2, 2), (3, 1, 4, 0), (1, 5, 1, 1), (1,) * 8]

@@ -8,12 +8,12 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from speculation.pdm.module import DraftModule
-from speculation.training.data import Example
+from speculation.training.examples.data import Example
 from speculation.training.initial import fit_projections, initialise
 from speculation.training.teacher import Targets
 from tests.model.pdm.conftest import HIDDEN
 from tests.model.pdm.modules import random_module
-from workers.errors import ConfigError
+from workers.shared.errors import ConfigError
 
 LAST = (5, 6, 7)  # reads anchor 5, the fourth
 

@@ -8,21 +8,21 @@ import msgspec
 import pytest
 import torch
 
-from speculation.features import FeatureMap
+from speculation.decisions.features import FeatureMap
 from speculation.pdm.checkpoint import load_module
 from speculation.pdm.target import read_head, read_tensor
 from speculation.training import train
-from speculation.training.data import Record, data_files, load_examples
-from speculation.training.draws import build_chain
-from speculation.training.layout import PackedRows
+from speculation.training.examples.data import Record, data_files, load_examples
+from speculation.training.examples.draws import build_chain
+from speculation.training.examples.layout import PackedRows
 from speculation.training.loss import DraftLoss
 from speculation.training.settings import Settings, rate_factor
 from speculation.training.teacher import LiveTeacher, Targets, load_target
 from speculation.training.teacher_cache import CachedTeacher
 from tests.model.pdm.conftest import END
 from tests.model.pdm.modules import random_anchors, random_module
-from workers.errors import ConfigError
-from workers.model_bytes import EMBEDDING
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.tensor_sizes import EMBEDDING
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.assembler import Assembler, Delta
-from server.parts import PlainReader
-from server.reasoning import ReasoningReader
+from server.output.assembler import Assembler, Delta
+from server.output.parts import PlainReader
+from server.output.reasoning_parser import ReasoningReader
 from tests.small_model import EOS, byte_level_tokenizer
 
 TOKENIZER = byte_level_tokenizer()

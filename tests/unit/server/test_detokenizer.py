@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from server.detokenizer import HALF, Detokenizer
+from server.output.detokenizer import HALF, Detokenizer
 from tests.small_model import VOCAB_SIZE, byte_level_tokenizer
 
 Decode = Callable[[Sequence[int]], str]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine_client import EngineClient, EngineFailed, EngineUnavailable, QueueFull, Submission
-from server.engine_figures import EngineFigures
-from server.engine_health import EngineHealth
+from server.engine.client import EngineClient, EngineFailed, EngineUnavailable, QueueFull, Submission
+from server.engine.health import EngineHealth
+from server.engine.rates import EngineFigures
 from tests.stub_engine import INFO, StubEngine
-from workers.messages import Generate, Sampling, SpeculationCounts, StageTimings, Status
+from workers.shared.messages import Generate, Sampling, SpeculationCounts, StageTimings, Status
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.parts import CallPiece, Part, PlainReader, Reader, Reasoning, Text, merge, reasoning_of, text_of
-from server.reasoning import ReasoningReader
-from server.tools.hermes import HermesReader
-from server.tools.llama3 import Llama3Reader
-from server.tools.mistral import MistralReader
+from server.output.parts import CallPiece, Part, PlainReader, Reader, Reasoning, Text, merge, reasoning_of, text_of
+from server.output.reasoning_parser import ReasoningReader
+from server.tool_parsers.hermes import HermesReader
+from server.tool_parsers.llama3 import Llama3Reader
+from server.tool_parsers.mistral import MistralReader
 
 
 def ids() -> Callable[[], str]:

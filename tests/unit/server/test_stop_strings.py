@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.stop_strings import StopMatcher
+from server.output.stop_strings import StopMatcher
 
 texts = st.text("abc", max_size=40)
 stop_lists = st.lists(st.text("abc", min_size=1, max_size=5), max_size=4)

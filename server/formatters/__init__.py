@@ -1,0 +1,1 @@
+"""How an answer is written: one formatter an endpoint, whole or as server-sent events."""

@@ -1,0 +1,1 @@
+"""`echelon serve`: options, configuration, processes and their supervision."""

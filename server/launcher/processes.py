@@ -1,0 +1,75 @@
+"""Child processes that are started together and end together."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from workers.shared.lifecycle import PARENT_VARIABLE
+
+
+@dataclass(frozen=True)
+class Child:
+    """A running `python -m MODULE ...`."""
+
+    name: str
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def exit_text(self) -> str:
+        """How it ended, for a message."""
+        code = self.process.returncode
+        if code is None:
+            return f"{self.name} is running"
+        if code < 0:
+            return f"{self.name} was killed by {signal.Signals(-code).name}"
+        return f"{self.name} left with exit code {code}"
+
+
+def spawn(name: str, *arguments: str, threads: int = 1) -> Child:
+    """Starts `python -m arguments...`.
+
+    The child is in a process group of its own, so that Ctrl-C reaches the launcher alone, and it dies with the launcher
+    whatever kills that. OpenMP threads wait asleep, not spinning.
+    """
+    environment = os.environ | {
+        PARENT_VARIABLE: str(os.getpid()),
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
+    command = [sys.executable, "-m", *arguments]
+    return Child(name, subprocess.Popen(command, env=environment, process_group=0, stdin=subprocess.DEVNULL))
+
+
+@dataclass
+class Group:
+    """Children that cannot live without each other."""
+
+    children: list[Child] = field(default_factory=list)
+
+    def ended(self) -> Child | None:
+        """A child that has ended, if any."""
+        return next((child for child in self.children if child.process.poll() is not None), None)
+
+    def stop(self, grace: float) -> None:
+        """Asks all children to leave, and kills whatever is still there after `grace` seconds."""
+        for child in self.children:
+            if child.process.poll() is None:
+                child.process.terminate()
+        deadline = time.monotonic() + grace
+        for child in self.children:
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+        self.children.clear()
+
+
+def wait_for_any_exit(groups: Sequence[Group]) -> None:
+    """Sleeps until a child of `groups` has ended; a signal handler's exception gets through."""
+    while not any(group.ended() for group in groups):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)

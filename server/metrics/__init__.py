@@ -1,0 +1,1 @@
+"""Prometheus metrics, named as vLLM names them."""

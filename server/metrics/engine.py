@@ -1,0 +1,126 @@
+"""Prometheus metrics of the engine and its stages, from the newest `Status`."""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import asdict
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from server.engine.client import EngineClient
+from server.engine.rates import EngineFigures
+from workers.shared.messages import HIT_RANKS, EngineInfo, StageTimings, Status
+
+_NS = 1e9
+
+
+class EngineCollector(Collector):
+    """Reads the client's newest figures at each scrape."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+
+    def collect(self) -> Iterable[Metric]:
+        """All engine metrics; of an engine that has not answered yet, only that it is down."""
+        yield _gauge("engine_up", "Whether the engine answers", float(self._client.healthy))
+        yield _gauge("open_sequences", "Sequences the server has opened", float(self._client.open_sequences))
+        figures = self._client.figures
+        if figures.status is not None:
+            yield from engine_metrics(figures, figures.status)
+
+
+def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
+    """Metrics of one `Status` and the rates that go with it."""
+    yield _gauge("num_requests_running", "Sequences in the pipeline", status.running)
+    yield _gauge("num_requests_waiting", "Sequences queued in the engine", status.waiting)
+    counts = status.counts
+    yield _counter("speculation_drafted", "Drafted tokens", counts.drafted)
+    yield _counter("speculation_accepted", "Drafts that were equal to the sampled token", counts.accepted)
+    yield _counter("speculation_rejected", "Drafts that were not", counts.rejected)
+    yield _counter("speculation_discarded", "Drafts that were never verified", counts.discarded)
+    yield _counter("speculation_cycles", "Pipeline cycles", counts.cycles)
+    yield _counter("speculation_ranked", "Verified drafts whose candidates are known", counts.ranked)
+    hits = CounterMetricFamily(
+        "echelon:speculation_hits", "Verified tokens among the drafter's first candidates", labels=["candidates"]
+    )
+    for width, count in zip(HIT_RANKS, counts.hits, strict=True):
+        hits.add_metric([str(width)], count)
+    yield hits
+    yield _counter("speculation_bounded", "Verified drafts of sampled tokens, with known probabilities", counts.bounded)
+    yield _counter(
+        "speculation_bound", "Sum over these of the best acceptance there could be, sum min(p, q)", counts.bound
+    )
+    yield _counter("full_cycles", "Cycles timed with the pipeline full", status.full_cycles)
+    yield _counter("full_cycle_seconds", "Time of the full cycles", status.full_cycle_ns / _NS)
+    yield _counter("drafts", "Drafts asked for", status.drafts)
+    yield _counter("draft_seconds", "Time the drafter took over them", status.draft_ns / _NS)
+    yield _counter("decode_seconds", "Time between first and last token of requests", status.rank.decode_ns / _NS)
+    yield _counter("commit_seconds", "Rank 0's time for samples, without announcements", status.rank.commit_ns / _NS)
+    yield _counter("announce_seconds", "Rank 0's time for control messages", status.rank.announce_ns / _NS)
+    yield _gauge("speculation_quiet", "Whether drafts are stopped because they lost", float(status.quiet))
+    yield from _rates(figures)
+    yield from _stages(status.stages)
+    yield _info(status.info)
+
+
+def _rates(figures: EngineFigures) -> Iterator[Metric]:
+    ratio = GaugeMetricFamily("echelon:stage_busy_ratio", "Share of the last second spent on frames", labels=["stage"])
+    for stage, value in enumerate(figures.busy_ratio):
+        ratio.add_metric([str(stage)], value)
+    yield ratio
+    if figures.cycle_seconds is not None:
+        yield _gauge("cycle_seconds", "Mean full cycle, when the pipeline was last full", figures.cycle_seconds)
+    if figures.fixed_cost_seconds is not None:
+        yield _gauge(
+            "fixed_cost_seconds", "Mean full cycle minus the slowest stage's time a frame", figures.fixed_cost_seconds
+        )
+
+
+def _stages(stages: Iterable[StageTimings]) -> Iterator[Metric]:
+    seconds = CounterMetricFamily(
+        "echelon:stage_seconds", "Time of each stage, by what it did", labels=["stage", "phase"]
+    )
+    frames = CounterMetricFamily(
+        "echelon:stage_frames", "Frames of each stage, computed or skipped", labels=["stage", "outcome"]
+    )
+    tokens = CounterMetricFamily("echelon:stage_tokens", "Tokens in computed frames", labels=["stage"])
+    for number, timings in enumerate(stages):
+        stage = str(number)
+        phases = {
+            "idle": timings.idle_ns,
+            "receive": timings.receive_ns,
+            "forward": timings.forward_ns,
+            "sample": timings.sample_ns,
+            "emulate": timings.emulate_ns,
+            "send": timings.send_ns,
+        }
+        for phase, nanoseconds in phases.items():
+            seconds.add_metric([stage, phase], nanoseconds / _NS)
+        frames.add_metric([stage, "computed"], timings.frames)
+        frames.add_metric([stage, "skipped"], timings.skipped)
+        tokens.add_metric([stage], timings.tokens)
+    yield from (seconds, frames, tokens)
+
+
+def _info(info: EngineInfo) -> Metric:
+    labels = {
+        "stages": str(info.stages),
+        "split": ",".join(map(str, info.split)),
+        "drafter": info.drafter,
+        "delta": str(info.delta),
+        "num_speculative_tokens": str(info.num_speculative_tokens),
+        "max_model_len": str(info.max_model_len),
+        "vocab_size": str(info.vocab_size),
+        "rehearsal": str(info.rehearsal).lower(),
+        **{f"emulated_{name}": f"{ms:g}" for name, ms in asdict(info.emulated).items()},
+    }
+    metric = GaugeMetricFamily("echelon:engine_info", "What the engine serves", labels=list(labels))
+    metric.add_metric(list(labels.values()), 1.0)
+    return metric
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"echelon:{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"echelon:{name}", text, value=value)

@@ -1,0 +1,50 @@
+"""Prometheus metrics of requests, named as vLLM names them; `server.metrics.engine` adds those of the engine."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
+
+
+class RequestMetrics:
+    """Counters and histograms in a registry of their own."""
+
+    def __init__(self) -> None:
+        # Tools that add up whatever ends in a number would count the `_created` series too.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.finished = Counter(
+            "echelon:request_success",
+            "Choices that ended, by reason: stop, length, abort (the client left) or error",
+            ["finished_reason"],
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "echelon:request_refused", "Responses with an error status", ["status"], registry=self.registry
+        )
+        self.prompt_tokens = Counter("echelon:prompt_tokens", "Prompt tokens accepted", registry=self.registry)
+        self.generation_tokens = Counter("echelon:generation_tokens", "Tokens generated", registry=self.registry)
+        self.time_to_first_token = Histogram(
+            "echelon:time_to_first_token_seconds",
+            "From the arrival of a request to its first token",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.inter_token_latency = Histogram(
+            "echelon:inter_token_latency_seconds",
+            "Between consecutive tokens of a choice; tokens that arrive together share the time",
+            buckets=_TOKEN_SECONDS,
+            registry=self.registry,
+        )
+        self.time_per_output_token = Histogram(
+            "echelon:request_time_per_output_token_seconds",
+            "Mean time of a token after the first, a choice",
+            buckets=_TOKEN_SECONDS,
+            registry=self.registry,
+        )
+        self.e2e_latency = Histogram(
+            "echelon:e2e_request_latency_seconds",
+            "From the arrival of a request to the end of its last choice",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )

@@ -1,0 +1,1 @@
+"""From verified tokens to what a client reads: text, stop strings, reasoning, log-probabilities."""

@@ -1,0 +1,103 @@
+"""Renders a model's chat template in jinja2's sandbox, with the globals and filters that Hugging Face gives it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.end_tokens import read_json, token_content
+
+_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class TemplateFailed(ValueError):
+    """The template refuses these messages, or cannot render them."""
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}` marks the assistant's part for training; for serving it is transparent."""
+
+    tags = {"generation"}  # noqa: RUF012 -- jinja2 declares the attribute this way
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        """The statements inside the tag."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class ChatTemplate:
+    """The template of one model folder; raises `ConfigError` where it does not compile."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, "jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise ConfigError(f"the chat template does not compile: {error}") from error
+        self._special_tokens = dict(special_tokens)
+        self.source = source
+
+    @classmethod
+    def load(cls, folder: Path) -> "ChatTemplate | None":
+        """The template in `chat_template.jinja`, else in `tokenizer_config.json`; None if there is none."""
+        config = read_json(folder / "tokenizer_config.json")
+        path = folder / "chat_template.jinja"
+        source = path.read_text(encoding="utf-8") if path.exists() else config.get("chat_template")
+        if isinstance(source, list):  # several, by name
+            source = next((entry["template"] for entry in source if entry["name"] == "default"), None)
+        if source is None:
+            return None
+        tokens = {name: token_content(config.get(name)) for name in _TOKEN_NAMES}
+        return cls(source, {name: content for name, content in tokens.items() if content is not None})
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, extra: Mapping[str, Any]
+    ) -> str:
+        """The prompt text of a conversation; `extra` are further template variables. Raises `TemplateFailed`."""
+        variables: dict[str, Any] = {
+            **self._special_tokens,
+            "tools": None,
+            "documents": None,
+            **extra,
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return self._template.render(variables)
+        except jinja2.TemplateError as error:
+            raise TemplateFailed(f"the model's chat template refuses these messages: {error}") from error
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            # What an expression of the template raises on values it was not written for.
+            raise TemplateFailed(f"the model's chat template cannot render these messages: {error}") from error
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)
+
+
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja2's own filter escapes HTML, which a model has never seen.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,0 +1,50 @@
+"""Frame policies: how drafts become frames, which is all that the schedule of one method differs in from another's."""
+
+from dataclasses import dataclass
+
+from workers.shared.config import EngineConfig
+from workers.shared.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class FramePolicy:
+    """What the schedule cuts from verified tokens and drafts, and when.
+
+    A frame goes as soon as it is full and a credit is free; one that is not full goes once nothing more is to be
+    drafted into it. Drafts may wait for a credit where there is more than one; with a single one, they are made while
+    no frame is in flight.
+    """
+
+    chunks: int  # most frames in flight while a prompt is computed
+    width: int  # most tokens of a decode frame: one verified or drafted, and the drafts behind it
+    credits: int  # most decode frames in flight
+
+
+def pipelined(stages: int, delta: int = 0) -> FramePolicy:
+    """Speculative pipeline decoding: one token a frame, a frame in every stage, and `delta` more under way."""
+    return FramePolicy(chunks=stages + delta, width=1, credits=stages + delta)
+
+
+def draft_then_verify(stages: int, drafts: int) -> FramePolicy:
+    """Classic speculative decoding: `drafts` drafts, one frame with all of them, its sample; then the next round."""
+    return FramePolicy(chunks=stages, width=drafts + 1, credits=1)
+
+
+def choose_policy(config: EngineConfig) -> FramePolicy:
+    """The configured policy; raises `ConfigError` where flags contradict each other."""
+    drafts = config.drafter.num_speculative_tokens
+    if drafts == 0:
+        return pipelined(config.stages, config.delta)
+    if drafts < 0:
+        raise ConfigError("--num-speculative-tokens must be 0 (frames of one token in every stage) or more")
+    if config.delta:
+        raise ConfigError(
+            f"--delta {config.delta}: with --num-speculative-tokens {drafts} one frame is in flight; leave out either"
+        )
+    if config.drafter.name in ("pdm", "pdm+ngram"):
+        raise ConfigError(
+            f"--drafter {config.drafter.name} reads hidden states of tokens in flight, and with "
+            f"--num-speculative-tokens {drafts} none is in flight while drafts are made: use ngram or model, or leave "
+            f"--num-speculative-tokens out"
+        )
+    return draft_then_verify(config.stages, drafts)

@@ -1,0 +1,235 @@
+"""The pipeline schedule: which frame enters next, and what a sample means. No torch, no sockets, no clock.
+
+One list holds everything about a sequence: `tokens[:verified]` is final, `tokens[verified:]` are drafts. Frames are cut
+from it in order, as the policy says; `announced` says how far. A draft that waits for a credit, or for more drafts to
+share its frame, is a token not yet announced. See docs/design.md, "Frames and epochs".
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from speculation.decisions.policy import FramePolicy
+from workers.shared.errors import OutOfStep
+from workers.shared.frames import Frame
+from workers.shared.messages import Rollback, Sample, SpeculationCounts
+
+Finish = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What follows from one event. `control` goes to every stage, in order, before anything else happens."""
+
+    control: Sequence[Frame | Rollback] = ()
+    tokens: Sequence[int] = ()  # newly verified
+    finish: Finish | None = None  # after the last token
+    rejected: bool = False  # the last token stands where a draft was wrong
+    full_cycle: bool = False  # the pipeline was full when these tokens were verified, and stayed so
+
+
+@dataclass
+class Schedule:
+    """One sequence slot.
+
+    Invariants, between calls: frames in `in_flight` are alive, consecutive, and end at `announced`; the first sample of
+    the oldest one that wants any belongs at `verified`; at most one frame's worth of tokens is not announced; and no
+    more frames are in flight than the policy allows.
+    """
+
+    sequence: int
+    stages: int
+    policy: FramePolicy
+    prefill_chunk: int
+    numbers: Iterator[int]  # announcement numbers, shared by all slots of an engine
+    epoch: int = 0
+    tokens: list[int] = field(default_factory=list)
+    verified: int = 0
+    announced: int = 0
+    in_flight: deque[Frame] = field(default_factory=deque)
+    counts: SpeculationCounts = field(default_factory=SpeculationCounts)
+    running: bool = False
+    reused: int = 0  # positions of the prompt that an earlier request had computed already
+    _canonical: int = 0
+    _prompt: int = 0
+    _limit: int = 0
+    _stop_tokens: Collection[int] = ()
+    _refilling: bool = True  # the next token to verify had no draft ahead of it
+
+    @property
+    def outputs(self) -> int:
+        """Verified tokens behind the prompt."""
+        return self.verified - self._prompt
+
+    @property
+    def kept(self) -> int:
+        """Positions, from 0, whose keys and values are bit by bit those of a fresh prefill: whole prompt chunks.
+
+        What was decoded token by token, or in a shorter last chunk, went through kernels of other shapes. Reusing it
+        could tip a near-tie, and a prompt's answer would depend on what was asked before.
+        """
+        return self._canonical
+
+    def reusable(self, prompt: Sequence[int], limit: int | None = None) -> int:
+        """How many leading positions of `prompt`, at most `limit`, need not be computed again in this slot."""
+        most = min(self._canonical, len(prompt) - 1, *([] if limit is None else [limit]))
+        common = next((i for i in range(most) if prompt[i] != self.tokens[i]), most)
+        return max(0, common - common % self.prefill_chunk)
+
+    def start(self, prompt: Sequence[int], max_tokens: int, stop_tokens: Collection[int] = (), reused: int = 0) -> Step:
+        """Takes the slot over for a request; announces the first prompt chunks after the `reused` positions.
+
+        `reused` is what `reusable` says, or less.
+        """
+        if self.running or not prompt or max_tokens < 1:
+            raise ValueError("start() needs an idle slot, a prompt of at least one token and max_tokens >= 1")
+        self.running = True
+        self.tokens = list(prompt)
+        self.verified = self._prompt = len(prompt)
+        self.announced = self.reused = self._canonical = reused
+        self.counts = SpeculationCounts()
+        self._limit = len(prompt) + max_tokens
+        self._stop_tokens = stop_tokens
+        self._refilling = True
+        return Step(self._announce())
+
+    def wants_draft(self) -> bool:
+        """Whether a draft of the token after `tokens` is of use now.
+
+        Drafting runs one frame ahead of the credits, if there are several. It begins with the first verified token, and
+        does not go past an end token or past the last token whose frame could still yield one.
+        """
+        return (
+            self.running
+            and self.verified > self._prompt
+            and len(self.tokens) - self.announced < self.policy.width
+            and (self.policy.credits > 1 or not self.in_flight)
+            and len(self.tokens) < self._limit - 1
+            and self.tokens[-1] not in self._stop_tokens
+        )
+
+    def draft(self, token: int) -> Step:
+        """Appends a draft; only valid while `wants_draft()`."""
+        if not self.wants_draft():
+            raise ValueError("no draft is wanted")
+        self.tokens.append(token)
+        self.counts.drafted += 1
+        return Step(self._announce())
+
+    def flush(self) -> Step:
+        """No draft is to be had for now: a frame that waits for more of them goes as it is."""
+        return Step(self._announce(flush=True))
+
+    def concerns(self, sample: Sample) -> bool:
+        """Whether the frame of the sample is alive; other samples mean nothing."""
+        return self.running and (sample.sequence, sample.epoch) == (self.sequence, self.epoch)
+
+    def sample(self, sample: Sample) -> Step:
+        """What the last stage says of the oldest frame in flight.
+
+        After a sample with an error, which may lack tokens, only `abort` is of use, unless the request has ended.
+        Raises `OutOfStep` if it is not of the oldest frame.
+        """
+        if not self.concerns(sample):
+            return Step()
+        frame = self.in_flight.popleft() if self.in_flight else None
+        if frame is None or not self._fits(sample, frame):
+            raise OutOfStep(
+                f"rank 0 expected the sample of {frame}, the last stage sent one of sequence {sample.sequence}, "
+                f"epoch {sample.epoch}, position {sample.position}"
+            )
+        if frame.position == self._canonical and len(frame.tokens) == self.prefill_chunk and frame.end <= self._prompt:
+            self._canonical = frame.end
+        return self._verify(sample.tokens) if sample.tokens else Step(self._announce())
+
+    def abort(self) -> Step:
+        """Ends the request wherever it is."""
+        if not self.running:
+            return Step()
+        return Step([self._end()], finish="abort")
+
+    def _fits(self, sample: Sample, frame: Frame) -> bool:
+        if not frame.wants_sample:
+            return sample.position == frame.end and not sample.tokens
+        whole = bool(sample.tokens) or sample.error is not None
+        return sample.position == self.verified and sample.end <= frame.end + 1 and whole
+
+    def _verify(self, sampled: Sequence[int]) -> Step:
+        """Takes over what was sampled after each token of a frame, up to the first that is not the draft there."""
+        was_full = len(self.in_flight) + 1 >= self.stages
+        if self.verified > self._prompt:  # the first token is the prefill's, and costs no decode cycle
+            self.counts.cycles += self.stages if self._refilling else 1
+        start = self.verified
+        for token in sampled:
+            drafted = self.verified < len(self.tokens)
+            accepted = drafted and self.tokens[self.verified] == token
+            rejected = drafted and not accepted
+            if accepted:
+                self.counts.accepted += 1
+            elif rejected:
+                self.counts.rejected += 1
+                self.counts.discarded += len(self.tokens) - self.verified - 1
+                del self.tokens[self.verified :]
+            if not accepted:
+                self.tokens.append(token)
+            self.verified += 1
+            finish = self._finish(token)
+            if finish is not None or not accepted:
+                break
+        tokens = self.tokens[start : self.verified]
+        if finish is not None:
+            return Step([self._end()], tokens, finish)
+        if rejected:
+            self._roll_back()
+        full_cycle = was_full and accepted and not self._refilling
+        self._refilling = not accepted
+        return Step(self._announce(), tokens, None, rejected, full_cycle)
+
+    def _finish(self, token: int) -> Finish | None:
+        """Whether the request ends with `token`, the newest that is verified."""
+        if token in self._stop_tokens:
+            return "stop"
+        return "length" if self.verified == self._limit else None
+
+    def _roll_back(self) -> None:
+        """Everything in flight is dead. The corrected token's frame, of the new epoch, tells the stages."""
+        self.epoch += 1
+        self.in_flight.clear()
+        self.announced = self.verified - 1
+
+    def _end(self) -> Rollback:
+        self.counts.discarded += len(self.tokens) - self.verified
+        del self.tokens[self.verified :]
+        self._roll_back()
+        self.running = False
+        return Rollback(self.sequence, self.epoch)
+
+    def _announce(self, *, flush: bool = False) -> list[Frame]:
+        """Cuts as many frames as there are tokens and credits; `flush` cuts what would wait for more drafts."""
+        frames = []
+        while (end := self._cut(flush=flush)) is not None:
+            start = self.announced
+            frame = Frame(
+                index=next(self.numbers),
+                sequence=self.sequence,
+                epoch=self.epoch,
+                position=start,
+                tokens=tuple(self.tokens[start:end]),
+                wants_sample=end >= self._prompt,
+            )
+            self.announced = end
+            self.in_flight.append(frame)
+            frames.append(frame)
+        return frames
+
+    def _cut(self, *, flush: bool) -> int | None:
+        """Where the next frame ends: a prompt chunk, then what the policy says. None while there is nothing to cut."""
+        start, policy = self.announced, self.policy
+        if start < self._prompt:
+            return min(start + self.prefill_chunk, self._prompt) if len(self.in_flight) < policy.chunks else None
+        if start == len(self.tokens) or len(self.in_flight) >= policy.credits:
+            return None
+        if self.wants_draft() and not flush:
+            return None
+        return min(start + policy.width, len(self.tokens))

@@ -1,0 +1,46 @@
+"""The table of cycle costs: its points, its ideals, its lines."""
+
+import pytest
+
+from speculation.bench.analysis.figures import rows
+from speculation.bench.configuration import serve_arguments
+from speculation.bench.cycle_cost import Point, line, points
+from tests.unit.bench.bench_cells import MS, answer, cell, counters
+from workers.shared.messages import StageTimings
+
+
+def test_every_stage_time_has_its_baseline_and_every_combination() -> None:
+    made = points(8, [5.0, 1.0], [1.0, 0.8], [0, 1])
+    assert len(made) == 10
+    assert [point for point in made if point.acceptance is None] == [Point(8, 5.0, None, 0), Point(8, 1.0, None, 0)]
+    assert len(set(made)) == 10
+
+
+def test_settings_fit_their_method() -> None:
+    plain, scripted = Point(8, 5.0, None, 0), Point(8, 5.0, 0.8, 1)
+    assert (plain.contender.method, plain.settings(9).scripted_acceptance) == ("none", None)
+    assert (scripted.contender.method, scripted.settings(9).scripted_acceptance) == ("scripted", 0.8)
+    assert scripted.settings(9).ignore_eos
+    hollow = Point(8, 5.0, 1.0, 0, hollow=True)
+    for point, found in ((scripted, False), (hollow, True)):
+        assert ("--hollow-stages" in serve_arguments(point.contender, point.settings(9), None)) == found
+
+
+def test_ideals_are_those_of_the_issue() -> None:
+    point = Point(8, 5.0, 1.0, 0)
+    assert point.ideal(None) == pytest.approx(25)
+    assert point.ideal(1.0) == pytest.approx(200)
+    assert point.ideal(0.8) == pytest.approx(200 / 2.4)
+    assert Point(8, 5.0, 1.0, 0, drafts=4).ideal(1.0) == pytest.approx(25 * 5)
+
+
+def test_a_line_tells_where_the_time_goes() -> None:
+    stage = StageTimings(frames=10, tokens=10, forward_ns=10 * MS, emulate_ns=40 * MS, send_ns=5 * MS)
+    counted = counters(accepted=9, cycles=10, stages=[stage, stage])
+    (row,) = rows(
+        [cell("scripted", 2, [answer("0", list(range(11)), first_ms=0)], counted=counted, prefill=[StageTimings()] * 2)]
+    )
+    assert line(Point(2, 5.0, 1.0, 0), row) == [
+        "5", "scripted", "1.000", "0", "100.0", "200.0", "50.0 %", "12.000", "7.000",
+        "10.0 %", "40.0 %", "5.0 %", "0.0 %", "45.0 %",
+    ]  # fmt: skip

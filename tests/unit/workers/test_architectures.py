@@ -1,0 +1,42 @@
+"""What is refused, and that the reason is said."""
+
+from typing import Any
+
+import pytest
+
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.architectures import REFUSED, SUPPORTED, check_supported
+
+
+@pytest.mark.parametrize("kind", sorted(SUPPORTED))
+def test_supported(kind: str) -> None:
+    rope = {"rope_type": "llama3", "factor": 8.0}
+    check_supported({"model_type": kind, "rope_scaling": rope, "attn_logit_softcapping": None})
+
+
+@pytest.mark.parametrize("kind", [*sorted(REFUSED), "something_new"])
+def test_refused_by_name(kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{kind}' is not supported: .+ Supported are .*llama"):
+        check_supported({"model_type": kind})
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({}, "model_type is missing"),
+        ({"model_type": "mamba"}, "recurrent"),
+        ({"model_type": "deepseek_v3"}, "latent attention"),
+        ({"model_type": "pegasus", "is_encoder_decoder": True}, "encoder-decoder"),
+        ({"model_type": "gemma3"}, "multimodal"),
+        ({"model_type": "llama", "quantization_config": {"quant_method": "awq"}}, "quantised"),
+        ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"model_type": "llama", "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
+        ({"model_type": "llama", "rope_parameters": {"rope_type": "longrope"}}, "'longrope'"),
+        ({"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "dynamic"}}}, "'dynamic'"),
+    ],
+)
+def test_refusals_say_why(config: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_supported(config)
+    assert reason in str(caught.value)

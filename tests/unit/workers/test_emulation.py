@@ -1,0 +1,84 @@
+"""Times that are made up: what they are called, and that they pass."""
+
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from speculation.drafters.base import Draft, Drafter, Start
+from speculation.drafters.choose import with_emulated_time
+from speculation.drafters.emulated import EmulatedDrafter
+from workers.shared.emulation import Emulation
+from workers.shared.errors import ConfigError
+from workers.shared.messages import Sampling, Tap
+
+
+def test_what_is_emulated_is_told_and_nothing_else() -> None:
+    assert not Emulation()
+    assert str(Emulation()) == "nothing"
+    assert str(Emulation(stage_ms=5, link_ms=0.5)) == "stage 5 ms, link 0.5 ms"
+    assert all(Emulation(**{name: 1.0}) for name in Emulation.__struct_fields__)
+
+
+def test_the_head_comes_on_top_of_the_last_stage() -> None:
+    emulation = Emulation(stage_ms=5, head_ms=2)
+    assert (emulation.of_stage(last=False), emulation.of_stage(last=True)) == (5, 7)
+
+
+@pytest.mark.parametrize("field", Emulation.__struct_fields__)
+def test_a_negative_time_is_refused_by_its_flag(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"--emulate-{field.replace('_', '-')} must be"):
+        Emulation(**{field: -1.0}).check()
+
+
+class Recording(Drafter):
+    """Notes what it is told; drafts 7 after an even number of tokens."""
+
+    anchors = (3, 5)
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def kept(self, slot: int) -> int | None:
+        return slot + 1
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
+        self.told.append(("begin", prompt, sampling, start))
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        self.told.append(("verified", tokens, count))
+
+    def rejected(self, position: int, epoch: int) -> None:
+        self.told.append(("rejected", position, epoch))
+
+    def tap(self, tap: Tap) -> None:
+        self.told.append(("tap", tap))
+
+    def advance(self) -> bool:
+        return True
+
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
+        return Draft((7,), 0.5) if len(tokens) % 2 == 0 else None
+
+
+def test_an_emulated_drafter_is_the_drafter_later() -> None:
+    inner = Recording()
+    drafter = EmulatedDrafter(inner, 20.0)
+    sampling, start, tap = Sampling(seed=1), Start(2, 3, 4), Tap(0, 0, 0, 0, "float32", b"")
+    drafter.begin([1], sampling, start)
+    drafter.verified([1, 2], 2)
+    drafter.rejected(4, 5)
+    drafter.tap(tap)
+    expected = [("begin", [1], sampling, start), ("verified", [1, 2], 2), ("rejected", 4, 5), ("tap", tap)]
+    assert inner.told == expected
+    assert (drafter.anchors, drafter.kept(1), drafter.advance()) == ((3, 5), 2, True)
+    before = time.perf_counter()
+    assert drafter.draft([1, 2]) == Draft((7,), 0.5)
+    assert time.perf_counter() - before >= 0.02
+    assert drafter.draft([1]) is None
+
+
+def test_without_a_time_nothing_is_wrapped() -> None:
+    inner = Recording()
+    assert with_emulated_time(inner, 0.0) is inner
+    assert isinstance(with_emulated_time(inner, 1.0), EmulatedDrafter)

@@ -1,0 +1,144 @@
+"""What a stage does with frames, epochs and positions."""
+
+import pytest
+
+from workers.decisions.lookahead import Lookahead
+from workers.shared.errors import OutOfStep
+from workers.shared.frames import Frame
+from workers.shared.messages import Open, Rollback, Sample, Sampling
+
+
+def frame(index: int, epoch: int, position: int, *tokens: int, sequence: int = 0) -> Frame:
+    return Frame(index, sequence, epoch, position, tokens or (1,), True)
+
+
+@pytest.fixture
+def lookahead() -> Lookahead:
+    stage = Lookahead("stage 3")
+    stage.hear(Open(0, 0, 2, Sampling(seed=0)))
+    return stage
+
+
+def test_frames_come_out_in_announcement_order(lookahead: Lookahead) -> None:
+    frames = [frame(0, 0, 0, 1, 2), frame(1, 0, 2), frame(2, 0, 3)]
+    for message in frames:
+        lookahead.hear(message)
+    assert [lookahead.pop() for _ in range(4)] == [*frames, None]
+
+
+def test_a_rollback_kills_what_is_queued_and_what_is_announced_late(lookahead: Lookahead) -> None:
+    first = frame(0, 0, 0, 1, 2)
+    lookahead.hear(first)
+    assert lookahead.admit(first)
+    lookahead.hear(Rollback(0, 1))
+    late = frame(1, 0, 2)
+    lookahead.hear(late)
+    assert not lookahead.admit(late)
+
+
+def test_a_frame_of_a_newer_epoch_kills_what_is_queued_before_it(lookahead: Lookahead) -> None:
+    prompt = frame(0, 0, 0, 1, 2)
+    lookahead.hear(prompt)
+    assert lookahead.admit(prompt)
+    queued = [frame(1, 0, 2, 7), frame(2, 0, 3), frame(3, 1, 2, 8), frame(4, 1, 3)]
+    for message in queued:
+        lookahead.hear(message)
+    assert [lookahead.admit(message) for message in queued] == [False, False, True, True]
+
+
+def test_only_the_newest_epoch_is_computed_and_it_may_start_anywhere_that_is_held(lookahead: Lookahead) -> None:
+    held = frame(0, 0, 0, 1, 2, 3, 4)
+    lookahead.hear(held)
+    assert lookahead.admit(held)
+    again = frame(1, 1, 2, 9)
+    lookahead.hear(again)
+    assert lookahead.admit(again)
+    follower = frame(2, 1, 3)
+    lookahead.hear(follower)
+    assert lookahead.admit(follower)
+
+
+def test_a_gap_is_fatal_and_says_where(lookahead: Lookahead) -> None:
+    gap = frame(0, 0, 5)
+    lookahead.hear(gap)
+    with pytest.raises(OutOfStep, match=r"stage 3 got frame 0 \(sequence 0, epoch 0, positions 5..5\) of rank 0"):
+        lookahead.admit(gap)
+
+
+def test_a_new_request_holds_nothing_of_the_one_before(lookahead: Lookahead) -> None:
+    first = frame(0, 0, 0, 1, 2)
+    lookahead.hear(first)
+    lookahead.admit(first)
+    lookahead.hear(Open(0, 1, 1, Sampling(seed=0)))
+    wrong = frame(1, 1, 2)
+    lookahead.hear(wrong)
+    with pytest.raises(OutOfStep):
+        lookahead.admit(wrong)
+
+
+def test_a_lost_announcement_is_fatal(lookahead: Lookahead) -> None:
+    lookahead.hear(frame(4, 0, 0))
+    with pytest.raises(OutOfStep, match="number 5 was next"):
+        lookahead.hear(frame(6, 0, 1))
+
+
+def test_the_last_stage_sees_a_rejection_before_rank_0_does(lookahead: Lookahead) -> None:
+    first, wrong, behind = frame(0, 0, 0, 1, 2), frame(1, 0, 2, 7), frame(2, 0, 3, 8)
+    for message in (first, wrong, behind):
+        lookahead.hear(message)
+    assert lookahead.admit(first)
+    lookahead.sampled(first, Sample(0, 0, 2, (6,)))
+    assert not lookahead.admit(wrong)
+    assert not lookahead.admit(behind)
+    corrected = frame(3, 1, 2, 6)
+    lookahead.hear(corrected)
+    assert lookahead.admit(corrected)
+
+
+def test_an_accepted_draft_lives(lookahead: Lookahead) -> None:
+    first, right = frame(0, 0, 0, 1, 2), frame(1, 0, 2, 6)
+    for message in (first, right):
+        lookahead.hear(message)
+    assert lookahead.admit(first)
+    lookahead.sampled(first, Sample(0, 0, 2, (6,)))
+    assert lookahead.admit(right)
+
+
+def test_after_a_frame_with_a_wrong_draft_in_it_everything_of_its_epoch_is_dead(lookahead: Lookahead) -> None:
+    prompt, wide, behind = frame(0, 0, 0, 1, 2), frame(1, 0, 2, 6, 7, 8), frame(2, 0, 5, 9)
+    for message in (prompt, wide, behind):
+        lookahead.hear(message)
+    assert lookahead.admit(prompt)
+    lookahead.sampled(prompt, Sample(0, 0, 2, (6,)))
+    assert lookahead.admit(wide)
+    lookahead.sampled(wide, Sample(0, 0, 3, (7, 5)))
+    assert not lookahead.admit(behind)
+    corrected = frame(3, 1, 4, 5)
+    lookahead.hear(corrected)
+    assert lookahead.admit(corrected)
+
+
+@pytest.mark.parametrize(("token", "alive"), [(9, True), (4, False)])
+def test_after_a_frame_whose_drafts_were_right_the_last_token_decides(
+    lookahead: Lookahead, token: int, alive: bool
+) -> None:
+    prompt, wide, behind = frame(0, 0, 0, 1, 2), frame(1, 0, 2, 6, 7), frame(2, 0, 4, 9)
+    for message in (prompt, wide, behind):
+        lookahead.hear(message)
+    lookahead.admit(prompt)
+    lookahead.sampled(prompt, Sample(0, 0, 2, (6,)))
+    lookahead.admit(wide)
+    lookahead.sampled(wide, Sample(0, 0, 3, (7, token)))
+    assert lookahead.admit(behind) == alive
+
+
+def test_follower_is_the_draft_for_the_next_position_of_the_same_epoch(lookahead: Lookahead) -> None:
+    first = frame(0, 0, 0, 1, 2)
+    lookahead.hear(first)
+    assert lookahead.pop() == first
+    assert lookahead.follower(first) is None
+    lookahead.hear(frame(1, 0, 0, 5, sequence=1))
+    lookahead.hear(frame(2, 0, 2, 9))
+    assert lookahead.follower(first) == 9
+    lookahead.hear(Rollback(0, 1))
+    assert lookahead.follower(frame(3, 1, 0, 1, 2)) is None

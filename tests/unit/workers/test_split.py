@@ -1,0 +1,95 @@
+"""The layer split against brute force."""
+
+from itertools import combinations_with_replacement, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.decisions.split import balance, parse_split
+from workers.shared.errors import ConfigError
+
+SIZES = st.lists(st.integers(0, 50), min_size=1, max_size=7)
+
+
+def all_splits(layers: int, stages: int) -> list[tuple[int, ...]]:
+    """Every legal split, by brute force."""
+    found = []
+    for cuts in combinations_with_replacement(range(layers + 1), stages - 1):
+        edges = (0, *cuts, layers)
+        split = tuple(b - a for a, b in pairwise(edges))
+        if all(split[:-1]):
+            found.append(split)
+    return found
+
+
+def stage_sizes(sizes: list[int], head: int, split: tuple[int, ...]) -> list[int]:
+    """Bytes a stage."""
+    result, start = [], 0
+    for count in split:
+        result.append(sum(sizes[start : start + count]))
+        start += count
+    result[-1] += head
+    return result
+
+
+@given(SIZES, st.integers(0, 100), st.data())
+def test_balance_is_optimal_and_then_even(sizes: list[int], head: int, data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, len(sizes) + 1))
+
+    def cost(split: tuple[int, ...]) -> tuple[int, int]:
+        loads = stage_sizes(sizes, head, split)
+        return max(loads), sum(load * load for load in loads)
+
+    split = balance(sizes, head, stages)
+    candidates = all_splits(len(sizes), stages)
+    assert split in candidates
+    assert cost(split) == min(map(cost, candidates))
+
+
+def test_equal_layers_without_head_are_shared_equally() -> None:
+    assert balance([10] * 12, 0, 4) == (3, 3, 3, 3)
+
+
+def test_heavy_head_takes_the_last_stage_alone() -> None:
+    assert balance([1, 1, 1, 1], 100, 3) == (2, 2, 0)
+
+
+def test_as_many_stages_as_layers_and_one_more() -> None:
+    assert balance([5, 5, 5], 1, 3) == (1, 1, 1)
+    assert balance([5, 5, 5], 1, 4) == (1, 1, 1, 0)
+
+
+def test_large_models_split_quickly_over_many_stages() -> None:
+    split = balance([1000 + i for i in range(128)], 5000, 32)
+    assert sum(split) == 128
+    assert len(split) == 32
+
+
+@pytest.mark.parametrize("stages", [0, -1, 5])
+def test_impossible_stage_counts_are_refused(stages: int) -> None:
+    with pytest.raises(ConfigError, match=f"--stages is {stages}"):
+        balance([1, 1, 1], 1, stages)
+
+
+def test_parse_split() -> None:
+    assert parse_split("10,10,8,2", 30) == (10, 10, 8, 2)
+    assert parse_split(" 30 , 0", 30) == (30, 0)
+    assert parse_split("30", 30) == (30,)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "as numbers"),
+        ("10,x", "as numbers"),
+        ("10;20", "as numbers"),
+        ("0,30", "at least 1 layer"),
+        ("40,-10", "at least 1 layer"),
+        ("10,10", "adds up to 20 layers, but the model has 30"),
+    ],
+)
+def test_bad_splits_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match="--split") as caught:
+        parse_split(text, 30)
+    assert reason in str(caught.value)

@@ -1,0 +1,36 @@
+"""Reads named tensors of a model folder, and no others."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.tensor_sizes import TensorEntry, tensor_entries, tensor_files
+
+
+class Checkpoint:
+    """The tensors of a safetensors folder; opening one reads headers only."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `ConfigError` where the folder holds no readable weights."""
+        self.folder = folder
+        self.entries: dict[str, TensorEntry] = tensor_entries(folder)
+        self._files = tensor_files(folder)
+
+    def load(self, names: Iterable[str], dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+        """Yields each named tensor, converted; raises `ConfigError` naming one that the checkpoint lacks."""
+        by_file: dict[Path, list[str]] = defaultdict(list)
+        for name in names:
+            if name not in self._files:
+                raise ConfigError(f"{self.folder}: the checkpoint lacks {name}, which its config.json calls for")
+            by_file[self._files[name]].append(name)
+        for path, wanted in by_file.items():
+            with safe_open(path, framework="pt", device=str(device)) as file:
+                for name in wanted:
+                    tensor: Tensor = file.get_tensor(name)
+                    # On the CPU it is a view of the mapped file; a copy lets go of the file and of its alignment.
+                    yield name, tensor.to(dtype, copy=device.type == "cpu")

@@ -1,0 +1,44 @@
+"""How a transformers decoder layer is called. The names of its arguments change between minor versions: only this
+file knows them."""
+
+import inspect
+
+import transformers
+from torch import Tensor, nn
+
+from workers.model.attention import CONTEXT, FrameContext
+from workers.model.rotary import CosSin
+from workers.shared.errors import ConfigError
+
+_ROTARY = "position_embeddings"
+# Everything our attention function makes superfluous.
+_UNUSED = frozenset({"attention_mask", "position_ids", "past_key_values", "cache", "cache_position", "use_cache"})
+
+
+class DecoderLayer:
+    """A decoder layer without cache object; its attention finds the frame in a keyword argument."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """Raises `ConfigError` where this version of transformers wants arguments that we do not know."""
+        parameters = dict(inspect.signature(module.forward).parameters)
+        hidden = next(iter(parameters))
+        passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        required = {
+            name
+            for name, p in parameters.items()
+            if p.default is inspect.Parameter.empty
+            and p.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        }
+        unknown = required - {hidden, _ROTARY} - _UNUSED
+        if unknown or not passes_on or _ROTARY not in parameters:
+            raise ConfigError(
+                f"transformers {transformers.__version__}: {type(module).__name__}.forward{tuple(parameters)} is not "
+                f"called the way we know; install a version that pyproject.toml allows"
+            )
+        self._module = module
+        self._fillers = dict.fromkeys(required & _UNUSED)
+
+    def __call__(self, hidden: Tensor, rotary: CosSin, frame: FrameContext) -> Tensor:
+        """The layer's output, [1, T, hidden_size], like `hidden`."""
+        output: Tensor = self._module(hidden, **self._fillers, **{_ROTARY: rotary, CONTEXT: frame})
+        return output

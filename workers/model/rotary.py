@@ -1,0 +1,44 @@
+"""Rotary position embeddings for every position a slot can hold, computed once by the model's own module."""
+
+import inspect
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+CosSin = tuple[Tensor, Tensor]
+
+_CHUNK = 4096  # positions computed at once: bounds the float32 intermediates
+
+
+class RotaryTables:
+    """Cosines and sines by position, one pair of tables for each kind of layer.
+
+    Bit for bit what the module itself returns for a position, since it computes each position on its own. (Kinds of
+    rope for which that is not so are refused in `workers.shared.model_files.architectures`.)
+    """
+
+    def __init__(
+        self, module: nn.Module, layer_kinds: Sequence[str], *, max_len: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """`module` is the model's rotary embedding with its float32 frequencies, on the CPU.
+
+        `layer_kinds` names the kind of each layer; it only matters to a module that takes a `layer_type`.
+        """
+        by_kind = "layer_type" in inspect.signature(module.forward).parameters
+        self._kind_of_layer = list(layer_kinds) if by_kind else [""] * len(layer_kinds)
+        like = torch.empty(0, dtype=dtype)
+        self._tables: dict[str, CosSin] = {}
+        for kind in dict.fromkeys(self._kind_of_layer):
+            arguments = {"layer_type": kind} if by_kind else {}
+            chunks = []
+            for start in range(0, max_len, _CHUNK):
+                positions = torch.arange(start, min(start + _CHUNK, max_len))[None]
+                chunks.append(module(like, positions, **arguments))
+            cos, sin = (torch.cat(tables, dim=1).to(device) for tables in zip(*chunks, strict=True))
+            self._tables[kind] = (cos, sin)
+
+    def at(self, position: int, end: int) -> list[CosSin]:
+        """For each layer the cosines and sines, [1, end - position, rotary size] each, of these positions."""
+        views = {kind: (cos[:, position:end], sin[:, position:end]) for kind, (cos, sin) in self._tables.items()}
+        return [views[kind] for kind in self._kind_of_layer]

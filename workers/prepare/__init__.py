@@ -1,0 +1,1 @@
+"""Makes a model folder ready to serve: from the hub, a GGUF file, or nothing."""

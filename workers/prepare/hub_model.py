@@ -1,0 +1,37 @@
+"""Fetches a model from the Hugging Face hub, or from whatever HF_ENDPOINT names."""
+
+from pathlib import Path
+
+from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, HFValidationError
+
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.architectures import check_supported
+from workers.shared.model_files.tensor_sizes import read_json
+
+_WANTED = ["*.json", "*.safetensors", "*.jinja"]
+# Subfolders hold other formats, and "consolidated" files the same weights under the names of another library.
+_UNWANTED = ["*/*", "consolidated*"]
+
+
+def fetch(name: str) -> Path:
+    """The local snapshot of ORG/NAME in the hub's own cache, completed where needed.
+
+    HF_HUB_OFFLINE=1 uses what is there. Raises `ConfigError`, before any weights are fetched where the architecture
+    is not supported.
+    """
+    try:
+        check_supported(read_json(Path(hf_hub_download(name, "config.json"))))
+        folder = Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+    except GatedRepoError as error:
+        raise ConfigError(f"{name}: accept its licence on the hub, then set HF_TOKEN") from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 404):
+            raise ConfigError(f"{name}: no such model with a config.json on the hub, or it is private") from error
+        raise ConfigError(f"{name}: the hub answered with HTTP status {status}; try again later") from error
+    except (OSError, EntryNotFoundError, HFValidationError) as error:
+        raise ConfigError(f"{name}: cannot be fetched: {' '.join(str(error).split())}") from error
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigError(f"{name}: has no safetensors weights; only that format is read")
+    return folder

@@ -1,0 +1,58 @@
+"""Makes a model ready to serve, wherever it comes from.
+
+MODEL is `default` (embedded SmolLM2-135M-Instruct), `tiny` (built-in random model), a folder, a .gguf file, or
+ORG/NAME on the Hugging Face hub.
+"""
+
+import re
+from pathlib import Path
+
+from workers.prepare.prepared_folders import cached
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.architectures import check_supported
+from workers.shared.model_files.tensor_sizes import read_json, tensor_files
+
+DEFAULT = "default"
+TINY = "tiny"
+
+_TINY_VERSION = "tiny-1"  # part of the cache entry's name: raise it when the tiny model's bytes change
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def prepare(model: str) -> Path:
+    """The folder (config.json, *.safetensors, tokenizer.json) that serves `model`; raises `ConfigError`."""
+    if model == TINY:
+        from workers.prepare.tiny_model import write_tiny_model
+
+        return cached(_TINY_VERSION, write_tiny_model)
+    if model == DEFAULT:
+        from workers.prepare.default_model import default_model
+
+        return check_folder(default_model())
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return check_folder(path.absolute())
+    if path.is_file() and path.suffix == ".gguf":
+        from workers.prepare.gguf_model import convert_gguf
+
+        return check_folder(convert_gguf(path.absolute()))
+    if path.exists():
+        raise ConfigError(f"{model}: neither a model folder nor a .gguf file")
+    if _HUB_NAME.fullmatch(model):
+        from workers.prepare.hub_model import fetch
+
+        return check_folder(fetch(model))
+    raise ConfigError(
+        f"{model}: no such folder or file; give {DEFAULT}, {TINY}, ORG/NAME, a safetensors folder or a .gguf file"
+    )
+
+
+def check_folder(folder: Path) -> Path:
+    """`folder` itself; raises `ConfigError` where it lacks a file or holds a model that cannot be served."""
+    check_supported(read_json(folder / "config.json"))
+    if not (folder / "tokenizer.json").exists():
+        raise ConfigError(f"{folder}: no tokenizer.json in this folder; convert the tokenizer to that format first")
+    missing = [path for path in sorted(set(tensor_files(folder).values())) if not path.exists()]
+    if missing:
+        raise ConfigError(f"{missing[0]}: missing, although the index names it; fetch the whole model")
+    return folder

@@ -1,0 +1,155 @@
+"""From logits to a token, on the last stage only.
+
+Deterministic in (logits, parameters, position, preceding tokens): the noise is a function of seed and position, so a
+position gets the same token however often it is computed, and with whatever drafter.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from workers.sampling.gumbel_noise import gumbel
+from workers.shared.messages import Sampling, TokenLogprobs
+
+_SMALL_NUCLEUS = 1024  # tokens
+
+
+class Sampled(NamedTuple):
+    """A token, and what is known of it."""
+
+    token: int
+    logprobs: TokenLogprobs | None = None  # if the request asked for them
+    probability: float | None = None  # of the token in the distribution it was sampled from; None if greedy
+
+
+class Sampler:
+    """Samples exactly as plain decoding does. Keeps no state from one call to the next."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        """Logits will be [vocab_size] on `device`."""
+        self._vocab_size = vocab_size
+        self._device = device
+
+    @torch.inference_mode()
+    def sample(
+        self,
+        logits: Tensor,
+        sampling: Sampling,
+        position: int,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        allowed: bytes | None = None,
+    ) -> Sampled:
+        """The token at absolute `position`, from float32 logits [vocab_size], which are left as they are.
+
+        `prompt` and `output` are exactly the tokens before that position. All token ids in `sampling` must be below
+        `vocab_size` (the server has checked). `allowed` has a bit for each token that a grammar permits here, least
+        significant bit first. Log-probabilities are those of the logits as they come.
+        """
+        shaped = self.shape(logits, sampling, prompt, output, allowed)
+        token = int(self.perturb(shaped, sampling, position).argmax())
+        return Sampled(
+            token,
+            None if sampling.logprobs is None else _logprobs(logits, token, sampling.logprobs),
+            None if sampling.temperature == 0 else float(shaped[token].exp()),
+        )
+
+    @torch.inference_mode()
+    def shape(
+        self,
+        logits: Tensor,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        allowed: bytes | None = None,
+    ) -> Tensor:
+        """Log-probabilities [vocab_size] of the distribution to sample from; for greedy decoding, logits."""
+        processed = self._reshape(logits, sampling, prompt, output)
+        if allowed is not None:
+            processed = processed.masked_fill(~_unpack(allowed, self._vocab_size, self._device), -torch.inf)
+        if sampling.temperature == 0:
+            return processed
+        return _truncate(_scale(processed, sampling.temperature), sampling).log_softmax(0)
+
+    @torch.inference_mode()
+    def perturb(self, shaped: Tensor, sampling: Sampling, position: int) -> Tensor:
+        """What `sample` takes the largest of, [vocab_size]; drafters order their candidates by the same rule.
+
+        A drafter that adds the target's own noise to its distribution agrees with it as often as can be.
+        """
+        if sampling.temperature == 0:
+            return shaped
+        return shaped + gumbel(sampling.seed, position, self._vocab_size, self._device)
+
+    def _reshape(self, logits: Tensor, sampling: Sampling, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
+        """Logits after bias, penalties and `min_tokens`; the same tensor where none of them applies."""
+        result = logits
+        if sampling.logit_bias:
+            result = result.index_add(0, self._ids(sampling.logit_bias), self._floats(sampling.logit_bias.values()))
+        if sampling.repetition_penalty != 1:
+            ids = self._ids({*prompt, *output})
+            seen = result[ids]
+            penalised = torch.where(seen > 0, seen / sampling.repetition_penalty, seen * sampling.repetition_penalty)
+            result = result.index_copy(0, ids, penalised)
+        if output and (sampling.presence_penalty or sampling.frequency_penalty):
+            counts = Counter(output)
+            change = [-sampling.presence_penalty - sampling.frequency_penalty * count for count in counts.values()]
+            result = result.index_add(0, self._ids(counts), self._floats(change))
+        if sampling.end_tokens and len(output) < sampling.min_tokens:
+            result = result.index_fill(0, self._ids(sampling.end_tokens), -torch.inf)
+        return result
+
+    def _ids(self, tokens: Iterable[int]) -> Tensor:
+        return torch.tensor(list(tokens), dtype=torch.int64, device=self._device)
+
+    def _floats(self, values: Iterable[float]) -> Tensor:
+        return torch.tensor(list(values), dtype=torch.float32, device=self._device)
+
+
+def _unpack(mask: bytes, vocab_size: int, device: torch.device) -> Tensor:
+    """Bits, least significant first, as a bool tensor [vocab_size] on `device`."""
+    packed = torch.frombuffer(bytearray(mask), dtype=torch.uint8).unsqueeze(1)
+    bits = (packed >> torch.arange(8, dtype=torch.uint8)) & 1
+    return bits.flatten()[:vocab_size].bool().to(device)
+
+
+def _scale(logits: Tensor, temperature: float) -> Tensor:
+    """Logits over temperature, with the largest moved to 0 first, so that no temperature is too small to divide by."""
+    return (logits - logits.max()) / temperature
+
+
+def _truncate(scores: Tensor, sampling: Sampling) -> Tensor:
+    """Scores with -inf for the tokens that top-k, top-p and min-p exclude, in this order; the largest score is 0.
+
+    Each keeps or drops tokens of equal score together, so that the result does not depend on the order of a sort.
+    """
+    if 0 < sampling.top_k < len(scores):
+        lowest = scores.topk(sampling.top_k).values[-1]
+        scores = scores.masked_fill(scores < lowest, -torch.inf)
+    if sampling.top_p < 1:
+        probabilities = scores.softmax(0)
+        scores = scores.masked_fill(probabilities < _nucleus_floor(probabilities, sampling.top_p), -torch.inf)
+    if sampling.min_p > 0:
+        scores = scores.masked_fill(scores < math.log(sampling.min_p), -torch.inf)
+    return scores
+
+
+def _nucleus_floor(probabilities: Tensor, top_p: float) -> Tensor:
+    """The least probability in the nucleus: the most likely tokens, up to the one that makes their sum reach top_p."""
+    # Sorting a whole vocabulary takes milliseconds on a CPU; a nucleus is nearly always a small part of it.
+    for size in (min(_SMALL_NUCLEUS, len(probabilities)), len(probabilities)):
+        ordered = probabilities.topk(size).values
+        before_last = int((ordered.cumsum(0, dtype=torch.float64) < top_p).sum())
+        if before_last < size:
+            return ordered[before_last]
+    return ordered[-1]  # rounding keeps the sum of all of them below top_p
+
+
+def _logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:
+    logprobs = logits.log_softmax(0)
+    values, ids = logprobs.topk(min(count, len(logprobs)))
+    return TokenLogprobs(float(logprobs[token]), list(zip(ids.tolist(), values.tolist(), strict=True)))

@@ -1,0 +1,1 @@
+"""The torch-free ground floor under every process: frames, messages, bus, configuration."""

@@ -1,0 +1,294 @@
+"""Every message between processes, grouped by channel.
+
+All are msgspec structs encoded as MessagePack by `workers.shared.bus`; nothing here is ever pickled.
+"""
+
+import msgspec
+
+from workers.shared.emulation import Emulation
+from workers.shared.frames import Frame, Natural
+
+# --- sampling ---
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How to turn logits into a token. The server validates; the last stage obeys, and drafters follow."""
+
+    seed: int  # of the counter-based noise; the server draws one where the client gives none
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 keeps all
+    min_p: float = 0.0
+    presence_penalty: float = 0.0  # over the output only
+    frequency_penalty: float = 0.0  # over the output only
+    repetition_penalty: float = 1.0  # over prompt and output
+    logit_bias: dict[int, float] = {}
+    min_tokens: int = 0  # end tokens are masked before this many tokens of output
+    end_tokens: tuple[int, ...] = ()  # what `min_tokens` masks
+    logprobs: int | None = None  # None: none; k: of the token and of the k most likely
+    grammar: str | None = None  # what the output must match, in llguidance's notation; the server has compiled it
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Natural-log probabilities from the raw logits of one position, before any parameter reshapes them."""
+
+    logprob: float
+    top: list[tuple[int, float]]  # (token, logprob), most likely first
+
+
+# --- control channel: rank 0 -> every stage ---
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
+    """A request takes over a sequence slot; all its frames carry `epoch` or a newer one."""
+
+    sequence: Natural
+    epoch: Natural
+    prompt_tokens: Natural
+    sampling: Sampling
+    reused: Natural = 0  # positions that the slot holds already, for its prompt begins with them
+
+
+class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):
+    """Frames of the sequence older than `epoch` are dead. (A frame of a newer epoch says the same.)"""
+
+    sequence: Natural
+    epoch: Natural
+
+
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
+    """Answered by the stage's own loop between two frames, so an answer means that the loop turns."""
+
+    number: Natural
+
+
+class Observe(msgspec.Struct, frozen=True, array_like=True, tag="observe"):
+    """From now on, stages tap the hidden states with these indices: k is the output of decoder layer k - 1."""
+
+    anchors: tuple[int, ...]
+
+
+class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
+    """Finish and leave."""
+
+
+ToStage = Frame | Open | Rollback | Ping | Observe | Shutdown
+
+# --- results channel: every stage -> rank 0 ---
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+    """A stage has loaded its shard."""
+
+    stage: Natural
+    layers: int
+    weight_bytes: int
+    kv_bytes: int
+    seconds: float
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
+    """A live frame has left the last stage: every token that is determined by it.
+
+    One token where the frame ends a prompt. Of output and drafts, a token after each of the frame's, up to the first
+    that is not the draft which the frame holds in its place. None where the frame wanted no sample.
+    """
+
+    sequence: Natural
+    epoch: Natural
+    position: Natural  # of the first of `tokens`; without any, the position after the frame
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()  # as many as tokens, if the request asked for them
+    error: str | None = None  # why no token could be sampled after these; ends the request, not the engine
+    probabilities: tuple[float, ...] = ()  # of the tokens, where they are not greedy
+
+    @property
+    def end(self) -> int:
+        """Position after the last token."""
+        return self.position + len(self.tokens)
+
+
+class Tap(msgspec.Struct, frozen=True, array_like=True, tag="tap"):
+    """Hidden states of one computed frame, for the draft module. Taps of one stage come in frame order."""
+
+    stage: Natural
+    sequence: Natural
+    epoch: Natural
+    position: Natural  # of the frame's first token
+    dtype: str  # a torch dtype's name
+    data: bytes  # [tokens, anchors that this stage owns, hidden]
+
+
+class StageTimings(msgspec.Struct):
+    """Cumulative counters of one stage since it started; times in nanoseconds."""
+
+    frames: int = 0  # computed
+    skipped: int = 0  # dead, forwarded without computing
+    tokens: int = 0  # in computed frames
+    idle_ns: int = 0  # no announced frame to work on
+    receive_ns: int = 0  # waiting for the tensor of an announced frame
+    forward_ns: int = 0  # layers (and embedding)
+    sample_ns: int = 0  # final norm, LM head, sampler (last stage)
+    emulate_ns: int = 0  # asleep, to reach the emulated stage time
+    send_ns: int = 0  # handing the tensor, or the sample, to the next in line
+
+    @property
+    def busy_ns(self) -> int:
+        """Time spent on frames, emulated time included."""
+        return self.forward_ns + self.sample_ns + self.emulate_ns + self.send_ns
+
+    @property
+    def total_ns(self) -> int:
+        """Time since start, as far as recorded."""
+        return self.busy_ns + self.idle_ns + self.receive_ns
+
+
+class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
+    """Answer to `Ping`."""
+
+    number: Natural
+    stage: Natural
+    timings: StageTimings
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
+    """A stage cannot go on; it leaves after sending this."""
+
+    stage: Natural
+    error: str
+    permanent: bool = False  # a restart would not mend it
+
+
+FromStage = Ready | Sample | Tap | Pong | Failure
+
+# --- request bus: server -> rank 0 ---
+
+
+class Generate(msgspec.Struct, frozen=True, tag="generate"):
+    """One sequence to generate."""
+
+    id: str
+    prompt: list[int]  # at least one token
+    max_tokens: int  # at least one; prompt and max_tokens fit the context together
+    sampling: Sampling
+    stop_tokens: tuple[int, ...] = ()  # generation ends after any of these; it is reported, not hidden
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """The client has gone, or a stop string was found; unknown ids are ignored."""
+
+    id: str
+
+
+class Probe(msgspec.Struct, frozen=True, tag="probe"):
+    """Asks for a `Status` that has been through the engine loop and every stage."""
+
+    number: Natural
+
+
+ToEngine = Generate | Abort | Probe
+
+# --- request bus: rank 0 -> server ---
+
+
+HIT_RANKS = (1, 2, 4, 8, 16)  # widths for which it is counted whether the right token was among the candidates
+
+
+class SpeculationCounts(msgspec.Struct):
+    """Cumulative; drafted == accepted + rejected + discarded once a request has ended."""
+
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    discarded: int = 0
+    cycles: int = 0  # of stage time: 1 a frame, n for one that found the pipeline empty (docs/design.md, "Words")
+    ranked: int = 0  # verified drafts
+    hits: list[int] = msgspec.field(default_factory=lambda: [0] * len(HIT_RANKS))  # by HIT_RANKS
+    bounded: int = 0  # verified drafts with known probabilities, which only sampling has
+    bound: float = 0.0  # sum over these of an estimate of sum min(p, q), the best acceptance there could be
+
+    def rank(self, place: int | None) -> None:
+        """The verified token was candidate number `place`, from 0, or none of them."""
+        self.ranked += 1
+        for index, width in enumerate(HIT_RANKS):
+            self.hits[index] += place is not None and place < width
+
+    def compare(self, probability: float, drafted: float) -> None:
+        """A verified token had `probability` in the target's distribution, and `drafted` in the drafter's.
+
+        The mean of min(1, q(x)/p(x)) over tokens x of p is sum min(p, q).
+        """
+        self.bounded += 1
+        self.bound += min(1.0, drafted / probability)
+
+    def add(self, other: "SpeculationCounts") -> None:
+        """Adds `other` to this."""
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.rejected += other.rejected
+        self.discarded += other.discarded
+        self.cycles += other.cycles
+        self.ranked += other.ranked
+        self.bounded += other.bounded
+        self.bound += other.bound
+        self.hits = [mine + others for mine, others in zip(self.hits, other.hits, strict=True)]
+
+
+class Tokens(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):
+    """Verified tokens, in order. The last message of a request, and no other, has a `finish`."""
+
+    id: str
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] = []  # as many as tokens, if the request asked for them
+    finish: str | None = None  # "stop" (the last token is a stop token), "length" or "abort"
+    counts: SpeculationCounts | None = None  # with `finish`
+    cached: int = 0  # with the first token: prompt positions that were not computed again
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The request has ended without a result."""
+
+    id: str
+    error: str
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What the engine serves; fixed for its life."""
+
+    stages: int
+    split: tuple[int, ...]  # layers a stage
+    drafter: str
+    delta: int
+    max_model_len: int
+    vocab_size: int
+    rehearsal: bool  # the sampler takes drafts by chance: the text means nothing
+    emulated: Emulation = Emulation()
+    num_speculative_tokens: int = 0  # drafts a frame; 0: one token a frame, and frames in every stage
+
+
+class RankTimings(msgspec.Struct):
+    """Cumulative times of the speculation rank, nanoseconds."""
+
+    decode_ns: int = 0  # between the first and the last verified token of each request
+    commit_ns: int = 0  # handling samples, announcements not counted
+    announce_ns: int = 0  # handing control messages to the channels of all stages
+
+
+class Status(msgspec.Struct, frozen=True, tag="status"):
+    """Cumulative figures, as of a ping answered by every stage."""
+
+    number: Natural  # of the Probe
+    info: EngineInfo
+    running: int  # requests in the pipeline
+    waiting: int  # requests queued behind them
+    counts: SpeculationCounts
+    full_cycles: int  # cycles timed with the pipeline full
+    full_cycle_ns: int
+    drafts: int  # asked of the drafter
+    draft_ns: int  # time it took over them
+    quiet: bool  # drafts are stopped for now, because they lost against plain decoding
+    stages: list[StageTimings]
+    rank: RankTimings = msgspec.field(default_factory=RankTimings)
+
+
+FromEngine = Tokens | Failed | Status

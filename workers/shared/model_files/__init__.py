@@ -1,0 +1,1 @@
+"""What the files of a prepared model folder say, read without torch."""

@@ -1,0 +1,46 @@
+"""Which tokens end an answer, from the files of a prepared model folder; torch-free."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from workers.shared.errors import ConfigError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from the model folder, empty if there is no such file; raises `ConfigError`."""
+    if not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def token_content(value: object) -> str | None:
+    """The text of a special token as configuration files write it: a string, or an object with `content`."""
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def read_end_tokens(folder: Path) -> frozenset[int]:
+    """The union of what generation_config.json, config.json and tokenizer_config.json say."""
+    ids: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        value = read_json(folder / name).get("eos_token_id")
+        ids.update(value if isinstance(value, list) else [] if value is None else [value])
+    content = token_content(read_json(folder / "tokenizer_config.json").get("eos_token"))
+    if content is not None:
+        ids.update(_ids_of(content, read_json(folder / "tokenizer.json")))
+    return frozenset(ids)
+
+
+def _ids_of(content: str, tokenizer: Mapping[str, Any]) -> Iterable[int]:
+    added = [token["id"] for token in tokenizer.get("added_tokens", []) if token["content"] == content]
+    vocabulary = tokenizer.get("model", {}).get("vocab", {})
+    if added or not isinstance(vocabulary, Mapping):
+        return added
+    return [vocabulary[content]] if content in vocabulary else []

@@ -1,0 +1,24 @@
+"""What every process needs to know of a prepared model folder; torch-free."""
+
+from pathlib import Path
+
+import msgspec
+
+from workers.shared.errors import ConfigError
+
+
+class ModelFacts(msgspec.Struct, frozen=True):
+    """The part of config.json that is not about arithmetic."""
+
+    num_hidden_layers: int
+    vocab_size: int
+    max_position_embeddings: int
+
+
+def read_facts(folder: Path) -> ModelFacts:
+    """Reads `config.json`; raises `ConfigError` naming the file and the field."""
+    path = folder / "config.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ModelFacts)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path}: {error}") from error

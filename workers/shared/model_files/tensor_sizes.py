@@ -1,0 +1,101 @@
+"""Sizes of a model folder's tensors, from the safetensors headers alone: nothing here needs torch."""
+
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from workers.shared.errors import ConfigError
+
+EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_LENGTH = struct.Struct("<Q")
+_MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
+
+
+class TensorEntry(msgspec.Struct, frozen=True):
+    """One tensor as a safetensors header describes it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return self.data_offsets[1] - self.data_offsets[0]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`; raises `ConfigError` naming the file where there is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def read_header(path: Path) -> dict[str, TensorEntry]:
+    """Tensors of one safetensors file, by name; raises `ConfigError` where it is not one."""
+    try:
+        with path.open("rb") as file:
+            (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+            if length > _MAX_HEADER_BYTES:
+                raise ConfigError(f"{path}: not a safetensors file (its header would be {length} bytes long)")
+            entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
+            return {
+                name: msgspec.json.decode(entry, type=TensorEntry)
+                for name, entry in entries.items()
+                if name != "__metadata__"
+            }
+    except (OSError, struct.error, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path}: not a readable safetensors file: {error}") from error
+
+
+def tensor_files(folder: Path) -> dict[str, Path]:
+    """Which file of a model folder holds each tensor; raises `ConfigError` where the folder has no weights."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise ConfigError(f"{index}: has no weight_map")
+        return {name: folder / file for name, file in weight_map.items()}
+    single = folder / "model.safetensors"
+    if not single.exists():
+        raise ConfigError(f"{folder}: no model.safetensors and no model.safetensors.index.json in this folder")
+    return dict.fromkeys(read_header(single), single)
+
+
+def tensor_entries(folder: Path) -> dict[str, TensorEntry]:
+    """Every tensor of a model folder, by name."""
+    files = tensor_files(folder)
+    headers = {path: read_header(path) for path in sorted(set(files.values()))}
+    missing = [name for name, path in files.items() if name not in headers[path]]
+    if missing:
+        raise ConfigError(f"{files[missing[0]]}: lacks {missing[0]}, which the index says it holds")
+    return {name: headers[path][name] for name, path in files.items()}
+
+
+def layer_bytes(folder: Path) -> tuple[list[int], int]:
+    """Bytes of each decoder layer, and of final norm and LM head together, as `balance` wants them.
+
+    A model without `lm_head.weight` has its head tied to the embedding. The embedding itself does not count: a token
+    reads one row of it. Raises `ConfigError` where the tensors do not have the names of a decoder-only model.
+    """
+    entries = tensor_entries(folder)
+    sizes: dict[int, int] = {}
+    for name, entry in entries.items():
+        if match := _LAYER.match(name):
+            layer = int(match[1])
+            sizes[layer] = sizes.get(layer, 0) + entry.nbytes
+    if not sizes or set(sizes) != set(range(len(sizes))):
+        raise ConfigError(f"{folder}: no consecutive model.layers.N tensors; this is not a decoder-only checkpoint")
+    head = entries.get(HEAD) or entries.get(EMBEDDING)
+    if head is None:
+        raise ConfigError(f"{folder}: neither {HEAD} nor {EMBEDDING} is in the checkpoint")
+    norm = entries.get(FINAL_NORM)
+    return [sizes[layer] for layer in range(len(sizes))], head.nbytes + (norm.nbytes if norm else 0)

@@ -1,0 +1,1 @@
+"""One stage: its loop, what it knows of frames to come, and its sampling head."""

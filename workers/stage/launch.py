@@ -1,0 +1,162 @@
+"""Builds stages from a configuration and runs them: one in this process, or all of them in threads of it."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import zmq
+
+from workers.model.shard import Shard
+from workers.rehearsal.delayed import DelayedOutbound
+from workers.rehearsal.hollow import HollowShard
+from workers.sampling.sampler import Sampler
+from workers.shared.bus import open_socket
+from workers.shared.config import EngineConfig
+from workers.shared.errors import ConfigError, PeerLost
+from workers.shared.grammar import load_grammars
+from workers.shared.messages import Failure, Ready
+from workers.shared.model_files.facts import read_facts
+from workers.shared.progress import Progress
+from workers.shared.time_slices import settle
+from workers.stage.loop import ControlChannel, Stage
+from workers.stage.tail import Tail
+from workers.transport.base import Inbound, Outbound
+from workers.transport.distributed import DistributedEdges, DistributedInbound, DistributedOutbound
+from workers.transport.inprocess import InProcessEdge
+from workers.transport.zeromq import ZmqInbound, ZmqOutbound
+
+Edges = tuple[Inbound | None, Outbound | None]
+AnyShard = Shard | HollowShard
+EdgeMaker = Callable[[int, AnyShard], Edges]
+
+
+def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", make_edges: EdgeMaker) -> None:
+    """Loads stage `index`, reports ready, and works until told to leave.
+
+    An error is reported to rank 0 before it is raised.
+    """
+    control = open_socket(context, zmq.PULL, config.endpoints.control[index], bind=False)
+    results = open_socket(context, zmq.PUSH, config.endpoints.results, bind=False)
+    channel = ControlChannel(control, results, config.stall_timeout)
+    edges: Edges = (None, None)
+    try:
+        started = time.monotonic()
+        shard = load_shard(config, index)
+        edges = _with_latency(make_edges(index, shard), config.emulate.link_ms)
+        settle()
+        tail = None
+        if index == config.stages - 1:
+            folder = Path(config.model)
+            vocab_size = read_facts(folder).vocab_size
+            sampler = Sampler(vocab_size, shard.device)
+            acceptance = config.drafter.scripted_acceptance
+            tail = Tail(shard, sampler, vocab_size, acceptance, load_grammars(folder))
+        seconds = time.monotonic() - started
+        if channel.orphaned:
+            raise PeerLost("rank 0 has gone while this stage was loading")
+        channel.report(Ready(index, len(config.layers(index)), shard.weight_bytes, shard.kv_bytes, seconds))
+        Stage(
+            index,
+            shard,
+            channel,
+            inbound=edges[0],
+            outbound=edges[1],
+            tail=tail,
+            emulate_ms=config.emulate.of_stage(last=tail is not None),
+        ).run()
+    except Exception as error:  # reported whatever it is, and raised again
+        if not channel.orphaned:  # the next rank 0 has nothing to do with it
+            results.setsockopt(zmq.LINGER, 1000)
+            channel.report(Failure(index, f"{type(error).__name__}: {error}", isinstance(error, ConfigError)))
+        raise
+    finally:
+        for edge in edges:
+            if edge is not None:
+                edge.close()
+        channel.close()
+        results.close()
+
+
+def load_shard(config: EngineConfig, index: int) -> AnyShard:
+    """The shard of stage `index`, with progress on stderr; raises `ConfigError` where it does not fit."""
+    if config.hollow_stages:
+        return HollowShard(config)
+    torch.set_num_threads(config.threads)
+    with Progress(f"stage {index}: loading {len(config.layers(index))} layers on {config.device(index)}") as progress:
+        return Shard.load(
+            Path(config.model),
+            config.layers(index),
+            first=index == 0,
+            last=index == config.stages - 1,
+            dtype=getattr(torch, config.dtype),
+            device=torch.device(config.device(index)),
+            max_len=config.max_model_len,
+            sequences=config.sequences,
+            progress=progress.update,
+        )
+
+
+def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMaker:
+    """Edges between processes, by the configured transport."""
+
+    def over_zmq(index: int, shard: AnyShard) -> Edges:
+        endpoints, inbound, outbound = config.endpoints, None, None
+        if index > 0:
+            inbound = ZmqInbound(
+                open_socket(context, zmq.PULL, endpoints.data[index], bind=True, listen=endpoints.listen),
+                stage=index,
+                hidden_size=shard.hidden_size,
+                dtype=shard.dtype,
+                device=shard.device,
+                timeout=config.stall_timeout,
+            )
+        if index < config.stages - 1:
+            outbound = ZmqOutbound(open_socket(context, zmq.PUSH, endpoints.data[index + 1], bind=False))
+        return inbound, outbound
+
+    def over_torch(index: int, shard: AnyShard) -> Edges:
+        if shard.device.type == "cuda":
+            torch.cuda.set_device(shard.device)
+        group = DistributedEdges(
+            config.transport, config.endpoints.rendezvous, index, config.stages, config.stall_timeout
+        )
+        inbound, outbound = None, None
+        if group.upstream is not None:
+            inbound = DistributedInbound(
+                group.upstream, stage=index, hidden_size=shard.hidden_size, dtype=shard.dtype, device=shard.device
+            )
+        if group.downstream is not None:
+            outbound = DistributedOutbound(group.downstream, index)
+        return inbound, outbound
+
+    return over_zmq if config.transport == "zmq" else over_torch
+
+
+def _with_latency(edges: Edges, latency_ms: float) -> Edges:
+    inbound, outbound = edges
+    return inbound, (DelayedOutbound(outbound, latency_ms) if outbound is not None and latency_ms else outbound)
+
+
+def thread_edges(config: EngineConfig) -> EdgeMaker:
+    """Edges between threads of this process."""
+    edges = [InProcessEdge(i + 1, config.stall_timeout) for i in range(config.stages - 1)]
+
+    def between_threads(index: int, shard: AnyShard) -> Edges:
+        return (edges[index - 1] if index > 0 else None), (edges[index] if index < config.stages - 1 else None)
+
+    return between_threads
+
+
+def start_threads(config: EngineConfig, context: "zmq.Context[Any]") -> list[threading.Thread]:
+    """Runs every stage in a daemon thread of this process; a stage's failure reaches rank 0 as a message."""
+    make_edges = thread_edges(config)
+    threads = [
+        threading.Thread(target=run_stage, args=(config, i, context, make_edges), name=f"stage {i}", daemon=True)
+        for i in range(config.stages)
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
