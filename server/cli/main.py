@@ -350,7 +350,3 @@ add_training_commands(app)
 def main() -> None:
     """Entry point of the `echelon` script."""
     app()
-
-
-if __name__ == "__main__":
-    main()

@@ -68,7 +68,7 @@ class Served:
         self._settings = settings
         self._log = log
         self._port = _free_port()
-        arguments = ["-m", "server.cli.main", "serve", *serve_arguments(contender, settings, module)]
+        arguments = ["-m", "server.cli", "serve", *serve_arguments(contender, settings, module)]
         self._launcher = _spawn([*arguments, "--port", str(self._port)], log)
 
     def wait_until_ready(self) -> None:

@@ -90,7 +90,7 @@ def serving(folder: Path, model: str, *options: str, ready: float = 120.0, exit_
     """Starts a server, waits until it is healthy, and checks at the end that no process is left."""
     port = free_port()
     log = folder / f"serve-{port}.log"
-    arguments = [sys.executable, "-m", "server.cli.main", "serve", model, "--port", str(port), *options]
+    arguments = [sys.executable, "-m", "server.cli", "serve", model, "--port", str(port), *options]
     with log.open("wb") as output:
         launcher = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT)
     running = Serving(f"http://127.0.0.1:{port}", launcher, log)

@@ -22,7 +22,7 @@ _SECONDS = 240
 
 
 def echelon(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "server.cli.main", *arguments]
+    return [sys.executable, "-m", "server.cli", *arguments]
 
 
 def finish(*arguments: str) -> "subprocess.CompletedProcess[str]":

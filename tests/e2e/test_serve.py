@@ -153,10 +153,10 @@ def test_a_rehearsal_says_so_everywhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])  # SIGTERM ends every other test
 def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path, "tiny", exit_code=-9 if number == signal.SIGKILL else 0) as server:
-        pids = children(server.launcher.launch.pid)
+        pids = children(server.launcher.pid)
         assert len(pids) == 4  # API server, rank 0, two stages
-        server.launcher.launch.send_signal(number)
-        server.launcher.launch.wait(15)
+        server.launcher.send_signal(number)
+        server.launcher.wait(15)
         wait_until(lambda: not any(command(pid) for pid in pids), 5)
 
 
@@ -175,7 +175,7 @@ def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals) -
 def test_a_wrong_flag_is_one_clear_line(options: tuple[str, ...], message: str) -> None:
     model = () if options[0].startswith("/") else ("tiny",)
     done = subprocess.run(
-        [sys.executable, "-m", "server.cli.main", "serve", *model, *options], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "server.cli", "serve", *model, *options], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2
     assert message in done.stderr
@@ -185,7 +185,7 @@ def test_a_wrong_flag_is_one_clear_line(options: tuple[str, ...], message: str) 
 def test_a_taken_port_is_named(server: Serving) -> None:
     port = server.url.rsplit(":", 1)[1]
     done = subprocess.run(
-        [sys.executable, "-m", "server.cli.main", "serve", "tiny", "--port", port],
+        [sys.executable, "-m", "server.cli", "serve", "tiny", "--port", port],
         capture_output=True,
         text=True,
         timeout=60,

@@ -57,13 +57,13 @@ def test_a_thousand_requests_with_random_aborts(tmp_path: Path) -> None:
             return tokens
 
         expected = known_tokens()
-        pids = children(server.launcher.launch.pid)
+        pids = children(server.launcher.pid)
         assert asyncio.run(load(server, range(REQUESTS // 4))) > REQUESTS // 8
         before = {pid: resident_bytes(pid) for pid in pids}
         assert asyncio.run(load(server, range(REQUESTS // 4, REQUESTS))) > REQUESTS * 3 // 8
         after = {pid: resident_bytes(pid) for pid in pids}
 
-        assert children(server.launcher.launch.pid) == pids, "a process was lost"
+        assert children(server.launcher.pid) == pids, "a process was lost"
         assert {pid: after[pid] - before[pid] for pid in pids if after[pid] - before[pid] > GROWTH} == {}
         wait_until(lambda: server.metric("echelon:num_requests_running") == 0, 10)
         assert server.metric("echelon:num_requests_waiting") == 0
