@@ -17,6 +17,7 @@ from server.settings import ServerSettings
 from server.structured_output.compile import GrammarChecker
 from server.structured_output.grammars import Spelling, special_literal
 from server.tokenizer import ModelTokenizer
+from workers.shared.fingerprint import server_fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,9 @@ class Service:
             capacity=1 + settings.max_queue,
             health_timeout=settings.health_timeout,
             clock=time.monotonic,
+            fingerprint=server_fingerprint(folder),
+            resume_attempts=settings.resume_attempts if settings.on_failure == "resume" else 0,
+            resume_timeout=settings.resume_timeout if settings.on_failure == "resume" else 0.0,
         )
         chat = None if template is None else ChatPrompts(tokenizer, template)
         source = "" if template is None else template.source

@@ -18,6 +18,7 @@ from speculation.decisions.slots import choose_slot
 from speculation.drafters.base import Draft, Drafter, Start
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, OutOfStep, PeerLost
+from workers.shared.fingerprint import disagreement, engine_fingerprint
 from workers.shared.messages import (
     Abort,
     EngineInfo,
@@ -102,6 +103,7 @@ class Engine:
             rehearsal=config.rehearsal,
             emulated=config.emulate,
             num_speculative_tokens=config.drafter.num_speculative_tokens,
+            fingerprint=engine_fingerprint(config),
         )
 
     def stop(self) -> None:
@@ -133,6 +135,7 @@ class Engine:
             missing.update(self._channels.departed())
             while (message := self._channels.result()) is not None:
                 if isinstance(message, Ready):
+                    self._check_belongs(message)
                     missing.discard(message.stage)
                     print(
                         f"stage {message.stage}: {message.layers} layers, "
@@ -143,6 +146,12 @@ class Engine:
                     )
                 elif isinstance(message, Failure):
                     self._fail(message)
+
+    def _check_belongs(self, ready: Ready) -> None:
+        """Raises `ConfigError` where a stage was started with other files, settings or another program."""
+        mine, stage = self._info.fingerprint, f"stage {ready.stage}"
+        if (difference := disagreement("rank 0", mine, stage, ready.fingerprint)) is not None:
+            raise ConfigError(f"{stage} does not belong to this engine: {difference}")
 
     def _turn(self) -> None:
         """Handles everything that has arrived, samples first: they are on the critical path."""
