@@ -19,16 +19,16 @@ def add_training_commands(app: typer.Typer) -> None:
     @app.command("distill", context_settings=_PASS_ON, add_help_option=False)
     def distill_command(context: typer.Context) -> None:
         """Generate answers of MODEL itself, to train a draft module on: echelon distill MODEL --out DIR."""
-        _run("speculation.training.distill", context.args)
+        _run("speculation.training.distill", context.args, named=False)
 
     @app.command("train", context_settings=_PASS_ON, add_help_option=False)
     def train_command(context: typer.Context) -> None:
         """Train a draft module for MODEL: echelon train MODEL --data DIR --layers 2 --anchors 0,... --out DIR."""
-        _run("speculation.training.train", context.args)
+        _run("speculation.training.train", context.args, named=True)
 
 
-def _run(module: str, arguments: Sequence[str]) -> NoReturn:
-    """Becomes a training program. MODEL comes first; it is passed on as a prepared folder, with its name."""
+def _run(module: str, arguments: Sequence[str], *, named: bool) -> NoReturn:
+    """Becomes a training program. MODEL comes first; it is passed on as a prepared folder, with its name if `named`."""
     if arguments and not arguments[0].startswith("-"):
         model, *rest = arguments
         try:
@@ -36,6 +36,6 @@ def _run(module: str, arguments: Sequence[str]) -> NoReturn:
         except ConfigError as error:
             typer.echo(f"echelon: {error}", err=True)
             raise typer.Exit(2) from error
-        named = any(argument == "--name" or argument.startswith("--name=") for argument in rest)
-        arguments = [str(folder), *rest, *([] if named else ["--name", display_name(model)])]
+        given = any(argument == "--name" or argument.startswith("--name=") for argument in rest)
+        arguments = [str(folder), *rest, *(["--name", display_name(model)] if named and not given else [])]
     become(module, arguments)

@@ -15,11 +15,12 @@ from speculation.training import train
 from speculation.training.examples.data import Record, data_files, load_examples
 from speculation.training.examples.draws import build_chain
 from speculation.training.examples.layout import PackedRows
+from speculation.training.interruption import StopSignals
 from speculation.training.loss import DraftLoss
 from speculation.training.settings import Settings, rate_factor
 from speculation.training.teacher import LiveTeacher, Targets, load_target
 from speculation.training.teacher_cache import CachedTeacher
-from tests.model.pdm.conftest import END
+from tests.model.pdm.conftest import END, VOCAB
 from tests.model.pdm.modules import random_anchors, random_module
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.tensor_sizes import EMBEDDING
@@ -27,10 +28,11 @@ from workers.shared.model_files.tensor_sizes import EMBEDDING
 pytestmark = pytest.mark.timeout(120)
 
 
-class Stopped:
+class Stopped(StopSignals):
     """Asks to stop after a number of steps."""
 
     def __init__(self, steps: int) -> None:
+        super().__init__()
         self._left = steps
 
     def __call__(self) -> bool:
@@ -206,7 +208,7 @@ def _teacher(target: Path, data: Path):  # type: ignore[no-untyped-def]
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(target)
-    examples = load_examples(data_files(data), tokenizer, 64, 0.2)
+    examples = load_examples(data_files(data), tokenizer, VOCAB, 64, 0.2)
     return LiveTeacher(load_target(target, torch.float32, "cpu"), (0, 3, 8), examples), examples
 
 
