@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from speculation.pdm.config import ModuleConfig, check_target
@@ -19,19 +19,19 @@ from workers.shared.errors import ConfigError
 from workers.shared.model_files.tensor_sizes import FINAL_NORM
 
 WEIGHTS = "model.safetensors"
-_CHECKSUM = "sha256"  # in the header of the weights; see `checksum`
 
 
 def save_module(module: DraftModule, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
     """Writes the module's weights, as `dtype`, and its configuration; makes the folder if need be.
 
-    Each file is replaced at once, so that a module is there whenever the process ends.
+    Each file is replaced at once.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in module.trained_state().items()}
-    replace_bytes(folder / "config.json", msgspec.json.format(msgspec.json.encode(module.config)) + b"\n")
     with replacing(folder / WEIGHTS) as new:
-        save_file(tensors, new, {_CHECKSUM: checksum(module.config, tensors)})
+        save_file(tensors, new)
+    config = msgspec.structs.replace(module.config, sha256=checksum(module.config, tensors))
+    replace_bytes(folder / "config.json", msgspec.json.format(msgspec.json.encode(config)) + b"\n")
 
 
 def read_config(folder: Path) -> ModuleConfig:
@@ -48,13 +48,14 @@ def load_module(folder: Path, target: Path, target_name: str) -> DraftModule:
     Raises `ConfigError`, with both names, where it belongs to another target, and where weights are missing, are not
     those that were written with this configuration, or are no numbers.
     """
-    config = read_config(folder)
+    saved = read_config(folder)
+    config = msgspec.structs.replace(saved, sha256=None)
     target_config = read_target_config(target)
     check_target(config, target_name, target_config)
     module = DraftModule(config, target_config, read_tensor(target, FINAL_NORM).float())
-    tensors, written = _read_weights(folder / WEIGHTS)
+    tensors = _read_weights(folder / WEIGHTS)
     fill_module(module, tensors, str(folder))
-    if written is not None and written != checksum(config, tensors):
+    if saved.sha256 not in (None, checksum(config, tensors)):
         raise ConfigError(
             f"{folder / WEIGHTS}: damaged, or of another config.json: its checksum is not the one that was written"
         )
@@ -62,11 +63,9 @@ def load_module(folder: Path, target: Path, target_name: str) -> DraftModule:
     return module
 
 
-def _read_weights(path: Path) -> tuple[dict[str, Tensor], str | None]:
-    """All tensors of the file, and the checksum that it says they have, if it does."""
+def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, (file.metadata() or {}).get(_CHECKSUM)  # noqa: SIM118  (the handle is no mapping)
+        return load_file(path)
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
