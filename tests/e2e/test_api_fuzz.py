@@ -183,7 +183,7 @@ def test_requests_made_up_from_the_openapi_document(api: Api) -> None:
     for operation in operations:
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=25, suppress_health_check=list(HealthCheck))
         def check(case: Any) -> None:
             response = case.call()
             assert response.status_code < 500, response.content[:500]
