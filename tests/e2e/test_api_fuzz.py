@@ -15,8 +15,6 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.e2e.stub_api import REPLY, Api, ask
 
-pytestmark = pytest.mark.timeout(120)
-
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
