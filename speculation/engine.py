@@ -232,7 +232,7 @@ class Engine:
 
     def _time_cycle(self, step: Step) -> None:
         now = time.perf_counter_ns()
-        if self._schedule.outputs > 1:  # the first is the prefill's
+        if self._schedule.fresh > 1:  # the first is the prefill's
             self._decode_ns += now - self._last_sample_ns
         if step.full_cycle:
             self._full_cycles += 1
@@ -308,8 +308,11 @@ class Engine:
         schedule = self._schedule = self._schedules[slot]
         self._drafter.begin(generate.prompt, generate.sampling, Start(slot, schedule.epoch, reused))
         opening = Open(slot, schedule.epoch, len(generate.prompt), generate.sampling, reused)
-        step = schedule.start(generate.prompt, generate.max_tokens, frozenset(generate.stop_tokens), reused)
+        stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
+        step = schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
         self._channels.announce([opening, *step.control])
+        for count in range(len(generate.prompt) + 1, schedule.verified + 1):
+            self._drafter.verified(schedule.tokens, count)
 
     def _abort(self, client: bytes, identifier: str) -> None:
         if self._running is not None and self._is(self._running, client, identifier):

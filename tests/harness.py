@@ -75,12 +75,18 @@ class Client:
         self._numbers = itertools.count(1)
 
     def send(
-        self, prompt: Sequence[int], max_tokens: int, sampling: Sampling | None = None, stop_tokens: Sequence[int] = ()
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: Sampling | None = None,
+        stop_tokens: Sequence[int] = (),
+        generated: Sequence[int] = (),
     ) -> str:
         """Submits a request and returns its id."""
         identifier = f"request-{next(self._numbers)}"
         sampling = sampling if sampling is not None else Sampling(seed=0, temperature=0)
-        self._socket.send(encode(Generate(identifier, list(prompt), max_tokens, sampling, tuple(stop_tokens))))
+        request = Generate(identifier, list(prompt), max_tokens, sampling, tuple(stop_tokens), tuple(generated))
+        self._socket.send(encode(request))
         return identifier
 
     def abort(self, identifier: str) -> None:
