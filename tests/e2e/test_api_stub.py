@@ -117,6 +117,16 @@ def test_completion_stream_equals_whole(api: Api) -> None:
     assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
 
 
+def test_usage_in_every_chunk(api: Api) -> None:
+    asked = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    for path, body in (("/v1/completions", {"model": MODEL, "prompt": "x"}), ("/v1/chat/completions", ask())):
+        usages = [chunk["usage"] for chunk in events(api.post(body | asked, path))]
+        counts = [usage["completion_tokens"] for usage in usages]
+        assert counts == sorted(counts)
+        assert counts[-1] == counts[-2] > counts[0]
+        assert {usage["prompt_tokens"] for usage in usages} == {len(api.engine.generates[-1].prompt)}
+
+
 def test_choices_without_a_seed_all_differ(api: Api) -> None:
     api.client().chat.completions.create(**ask(n=3))
     assert len({request.sampling.seed for request in api.engine.generates}) == 3
