@@ -1,17 +1,14 @@
 """The Responses API, through the official client."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.e2e.stub_api import MODEL, REPLY, Api, launch
-from tests.e2e.test_api_tools import ARGUMENTS, CALL, NATIVE, prompt
-
-pytestmark = pytest.mark.timeout(60)
+from tests.e2e.stub_api import MODEL, REPLY, Api
+from tests.e2e.test_api_tools import ARGUMENTS, CALL, prompt
 
 WEATHER: Any = {
     "type": "function",
@@ -25,15 +22,6 @@ WEATHER: Any = {
     },
     "strict": True,
 }
-
-
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    api = launch(tmp_path_factory.mktemp("native"), template=NATIVE)
-    yield api
-    api.process.terminate()
-    assert api.process.wait(10) == 0
-    api.engine.stop()
 
 
 def test_text(api: Api) -> None:

@@ -16,8 +16,6 @@ from tests.small_model import EOS
 from tests.stub_engine import INFO
 from workers.shared.messages import Generate
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_chat(api: Api) -> None:
     answer = api.client().chat.completions.create(**ask())

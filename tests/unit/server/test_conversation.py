@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.preparation.conversation import ChatPrompts
@@ -75,7 +75,6 @@ def test_other_fields_and_variables_are_text_too(tokenizer: ModelTokenizer) -> N
 
 
 @given(st.lists(st.text(max_size=30).filter(lambda text: "<|" not in text), min_size=1, max_size=3))
-@settings(deadline=None)
 def test_equal_to_hugging_face(hugging_face: Any, prompts: ChatPrompts, contents: list[str]) -> None:
     expected = hugging_face.apply_chat_template(
         user(*contents), chat_template=CHATML, add_generation_prompt=True, tokenize=True, return_dict=False

@@ -63,6 +63,7 @@ class Model:
         self.tokenizer = ModelTokenizer(folder)
         self.grammars = Grammars(folder)
         self.chat = ChatModel.of(ChatTemplate(template, {}), self.tokenizer, dialect)
+        self._ending = {token for token in range(400) if self.tokenizer.token_text(token) in ENDING} | {EOS}
 
     def restriction(self, request: ChatCompletionRequest, prompt: str = "") -> Restriction | None:
         return self.intent(request).after(self._encode(prompt))[1]
@@ -89,7 +90,7 @@ class Model:
             assert allowed is not None
             legal = [token for token in range(400) if allowed[token >> 3] >> (token & 7) & 1]
             assert legal
-            ending = [token for token in legal if token == EOS or self.tokenizer.token_text(token) in ENDING]
+            ending = [token for token in legal if token in self._ending]
             token = chance.choice(ending if ending and chance.random() < 0.3 else legal)
             matcher.write(len(output), [token])
             output.append(token)
