@@ -21,7 +21,7 @@ class Detokenizer:
         self._text = decode(self._window)  # of the window
         self._sent = _shown(decode, self._window)  # characters of it that have been returned
         self._clean: list[int] = []  # window lengths at which everything had been returned: safe places to cut
-        self._silent = 0  # tokens since text was last returned
+        self._silent = 0  # tokens since text was last returned, or none was waited for
         self.length = 0  # characters returned in all
 
     def push(self, token: int) -> str:
@@ -33,7 +33,7 @@ class Detokenizer:
             # These bytes are never going to be a character, so they are not waited for any longer.
             certain = max(certain, len(self._text) - _HALF_MAX)
         piece = self._take(certain)
-        self._silent = 0 if piece else self._silent + 1
+        self._silent = 0 if piece or not self._text.endswith(HALF) else self._silent + 1
         self._shorten()
         return piece
 

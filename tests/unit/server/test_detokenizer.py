@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
@@ -66,11 +66,13 @@ def test_any_tokens_give_the_text_of_the_whole(ids: list[int]) -> None:
     assert "".join(run(byte_level, known)) == byte_level(known)
 
 
+@example([" 𐀀"])
 @given(st.lists(st.one_of(st.integers(0, 4), tricky.filter(bool)), max_size=20))
 def test_byte_fallback_gives_the_text_of_the_whole(parts: list[int | str]) -> None:
     ids: list[int] = []
     for part in parts:
-        ids += [part] if isinstance(part, int) else [5 + byte for byte in part.encode()]
+        # Among byte tokens, nobody can tell a U+FFFD that is meant from half a character.
+        ids += [part] if isinstance(part, int) else [5 + byte for byte in part.replace(HALF, "?").encode()]
     whole = byte_fallback(ids)
     pieces = run(byte_fallback, ids)
     assert "".join(pieces) == whole
