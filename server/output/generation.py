@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 
+from msgspec import UNSET, UnsetType
+
 from server.engine.client import DeadlineExceeded, EngineUnavailable
 from server.output.assembler import Assembler, Delta
-from server.output.reading import PLAIN, Reading
-from server.preparation.sequences import Plan
+from server.preparation.sequences import PreparedRequest
 from server.protocol.completion_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from server.service import Service
 
@@ -20,24 +21,32 @@ class Generation:
     Raises `EngineUnavailable` or `QueueFull` on construction, before anything is sent to the client.
     """
 
-    def __init__(self, service: Service, plan: Plan, arrived: float, reading: Reading = PLAIN) -> None:
-        self.plan = plan
+    def __init__(self, service: Service, request: PreparedRequest, arrived: float) -> None:
+        self.request = request
         self._metrics = service.metrics
         self._clock = service.clock
         self._arrived = arrived  # seconds, by the service's clock
+        reading = request.reading
         decode = service.tokenizer.decode_keeping(reading.kept) if reading.kept else service.tokenizer.decode
         self._choices = {
-            generate.id: Assembler(index, decode, plan.stops, plan.min_tokens, reading.reader())
-            for index, generate in enumerate(plan.generates)
+            generate.id: Assembler(
+                index,
+                decode,
+                request.stops,
+                request.min_tokens,
+                reading.reader(),
+                before=generate.prompt if request.continues else (),
+            )
+            for index, generate in enumerate(request.generates)
         }
         self._first_token: dict[str, float] = {}
         self._last_token: dict[str, float] = {}
         self._failed = False
         self._cached = 0  # tokens
         self._closed = False
-        self._submission = service.engine.submit(plan.generates)
+        self._submission = service.engine.submit(request.generates)
         self._deadline = self._set_deadline(service.settings.request_timeout)
-        self._metrics.prompt_tokens.inc(plan.prompt_tokens)
+        self._metrics.prompt_tokens.inc(request.prompt_tokens)
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """Events of all choices in the order they arrive; raises `EngineUnavailable`, `EngineFailed` or
@@ -52,7 +61,7 @@ class Generation:
                 if message.finish == "abort":
                     raise EngineUnavailable("the engine has aborted the request")
                 delta = choice.push(message.tokens, message.logprobs, message.finish)
-                if delta.index % self.plan.n == 0:  # a prompt counts once, however many choices it has
+                if delta.index % self.request.n == 0:  # a prompt counts once, however many choices it has
                     self._cached += message.cached
                 if choice.stopped_early:
                     self._submission.abort(message.id)
@@ -68,7 +77,7 @@ class Generation:
         """Tokens so far."""
         completion = sum(choice.count for choice in self._choices.values())
         reasoning = sum(choice.reasoning for choice in self._choices.values())
-        prompt = self.plan.prompt_tokens
+        prompt = self.request.prompt_tokens
         return Usage(
             prompt,
             completion,
@@ -76,6 +85,13 @@ class Generation:
             PromptTokensDetails(self._cached),
             CompletionTokensDetails(reasoning),
         )
+
+    @property
+    def chunk_usage(self) -> Usage | UnsetType | None:
+        """What a chunk says of usage: nothing unless it was asked for, and nothing yet unless of every chunk."""
+        if self.request.continuous_usage:
+            return self.usage
+        return None if self.request.include_usage else UNSET
 
     def close(self) -> None:
         """Aborts the sequences that have not ended; may be called again."""
@@ -93,8 +109,8 @@ class Generation:
         self._metrics.e2e_latency.observe(seconds)
         log.info(
             "%s prompt=%d completion=%d finish=%s seconds=%.3f",
-            self.plan.id,
-            self.plan.prompt_tokens,
+            self.request.id,
+            self.request.prompt_tokens,
             self.usage.completion_tokens,
             ",".join(finishes),
             seconds,

@@ -16,8 +16,6 @@ from tests.small_model import EOS
 from tests.stub_engine import INFO
 from workers.shared.messages import Generate
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_chat(api: Api) -> None:
     answer = api.client().chat.completions.create(**ask())
@@ -115,6 +113,16 @@ def test_completion_stream_equals_whole(api: Api) -> None:
         streamed = [item for choice in choices if choice["logprobs"] for item in choice["logprobs"][name]]
         assert streamed == whole["choices"][0]["logprobs"][name]
     assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
+
+
+def test_usage_in_every_chunk(api: Api) -> None:
+    asked = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    for path, body in (("/v1/completions", {"model": MODEL, "prompt": "x"}), ("/v1/chat/completions", ask())):
+        usages = [chunk["usage"] for chunk in events(api.post(body | asked, path))]
+        counts = [usage["completion_tokens"] for usage in usages]
+        assert counts == sorted(counts)
+        assert counts[-1] == counts[-2] > counts[0]
+        assert {usage["prompt_tokens"] for usage in usages} == {len(api.engine.generates[-1].prompt)}
 
 
 def test_choices_without_a_seed_all_differ(api: Api) -> None:

@@ -105,11 +105,15 @@ def test_hub_model(tiny: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(tiny, source)
     (source / "original").mkdir()
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "tool_use.jinja").write_text("template")
     for unwanted in ("pytorch_model.bin", "consolidated.safetensors", "original/model.safetensors", "run.py"):
         (source / unwanted).write_bytes(b"unwanted")
     with hub({"org/name": source}) as (endpoint, asked):
         folder = prepared(prepare("org/name", tmp_path, HF_ENDPOINT=endpoint))
-        assert {path.name for path in folder.iterdir()} == {path.name for path in tiny.iterdir()}
+        wanted = {path.name for path in tiny.iterdir()} | {"additional_chat_templates"}
+        assert {path.name for path in folder.iterdir()} == wanted
+        assert (folder / "additional_chat_templates" / "tool_use.jinja").read_text() == "template"
         assert (folder / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
         assert not [request for request in asked if "unwanted" in request or "consolidated" in request]
     # With the hub gone, offline mode still serves what is there, and nothing else.
