@@ -34,6 +34,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ssl_keyfile: str | None = None
     ssl_certfile: str | None = None
     ping_interval: Positive = 15.0  # seconds between comments that keep a silent stream alive
+    chat_template: str | None = None  # a file to use in place of the model's default template
     tool_call_parser: str | None = None  # None: chosen by the model's chat template and vocabulary
     created: Annotated[int, msgspec.Meta(ge=0)] = 0  # Unix seconds, shown by /v1/models
 
