@@ -12,6 +12,7 @@ from server.errors import ApiError, bad_request
 from server.formatters.base import AnyFormat, Output
 from server.formatters.event_stream import EventStream, event
 from server.middleware.disconnect import ClientGone, unless_disconnected
+from server.middleware.request_id import request_id
 from server.output.generation import Generation
 from server.preparation.sequences import PreparedRequest
 from server.service import Service, engine_errors
@@ -35,7 +36,7 @@ async def answer(
         # Waiting would not help, so this is not a 429.
         raise bad_request(f"'n' choices for every prompt make more than the {capacity} sequences of the queue", "n")
     with engine_errors():
-        generation = Generation(service, prepared, arrived)
+        generation = Generation(service, prepared, arrived, request_id(request.scope))
     if prepared.stream:
         return EventStream(_events(generation, form), generation.close, headers, service.settings.ping_interval)
     try:
@@ -66,11 +67,10 @@ async def _events(generation: Generation, form: AnyFormat) -> AsyncGenerator[byt
                     yield _written(form, form.chunks(delta, generation.chunk_usage))
         ending = _written(form, form.ending(generation.usage))
     except ApiError as error:
-        log.warning("%s: %s", generation.request.id, error.message)
         ending = _written(form, form.failed(error))
     except Exception:  # the status line has gone out, so the error handlers cannot tell the client any more
-        log.exception("%s: internal error in a stream", generation.request.id)
-        told = ApiError(500, f"internal error; the server's log has it under {generation.request.id}")
+        log.exception("request=%s %s: internal error in a stream", generation.name, generation.request.id)
+        told = ApiError(500, f"internal error; the server's log has it under request {generation.name}")
         ending = _written(form, form.failed(told))
     yield ending if form.last is None else ending + event(form.last)
 

@@ -21,8 +21,10 @@ class Generation:
     Raises `EngineUnavailable` or `QueueFull` on construction, before anything is sent to the client.
     """
 
-    def __init__(self, service: Service, request: PreparedRequest, arrived: float) -> None:
+    def __init__(self, service: Service, request: PreparedRequest, arrived: float, name: str) -> None:
+        """Of the HTTP request that goes by `name` and arrived at `arrived` (service clock)."""
         self.request = request
+        self.name = name
         self._metrics = service.metrics
         self._clock = service.clock
         self._arrived = arrived  # seconds, by the service's clock
@@ -41,7 +43,7 @@ class Generation:
         }
         self._first_token: dict[str, float] = {}
         self._last_token: dict[str, float] = {}
-        self._failed = False
+        self._failure: Exception | None = None
         self._cached = 0  # tokens
         self._closed = False
         self._submission = service.engine.submit(request.generates)
@@ -67,9 +69,9 @@ class Generation:
                     self._submission.abort(message.id)
                 self._measure(message.id, delta)
                 yield delta
-        except Exception:
+        except Exception as error:
             # Whatever it is, the choices that had not ended have failed; the caller reports it.
-            self._failed = True
+            self._failure = error
             raise
 
     @property
@@ -102,18 +104,28 @@ class Generation:
             self._deadline.cancel()
         self._submission.close()
         seconds = self._clock() - self._arrived
-        other = "error" if self._failed else "abort"
+        other = "abort" if self._failure is None else "error"
         finishes = [choice.finish or other for choice in self._choices.values()]
         for finish in finishes:
             self._metrics.finished.labels(finish).inc()
         self._metrics.e2e_latency.observe(seconds)
+        self._log(finishes, seconds)
+
+    def _log(self, finishes: list[str], seconds: float) -> None:
+        usage = self.usage
+        first = min(self._first_token.values(), default=None)
         log.info(
-            "%s prompt=%d completion=%d finish=%s seconds=%.3f",
+            "request=%s %s prompt=%d cached=%d completion=%d first_token=%s seconds=%.3f finish=%s%s",
+            self.name,
             self.request.id,
-            self.request.prompt_tokens,
-            self.usage.completion_tokens,
-            ",".join(finishes),
+            usage.prompt_tokens,
+            self._cached,
+            usage.completion_tokens,
+            "-" if first is None else f"{first - self._arrived:.3f}",
             seconds,
+            ",".join(finishes),
+            "" if self._failure is None else f" error={str(self._failure)!r}",
+            extra={"request_id": self.name},
         )
 
     def _set_deadline(self, seconds: float | None) -> asyncio.TimerHandle | None:
