@@ -45,7 +45,7 @@ def serve(config: EngineConfig) -> None:
     governor = Governor(config.stages)
     drafters = build_drafters(config, vocab_size, governor)
     context: zmq.Context[Any] = zmq.Context()
-    channels = Channels(context, config.endpoints)
+    channels = Channels(context, config.endpoints, config.stall_timeout)
     engine = Engine(config, vocab_size, policy, drafters, channels, governor)
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: engine.stop())

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from speculation.channels import Channels
+from speculation.decisions.admission import refusal
 from speculation.decisions.governor import Governor
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
@@ -23,6 +24,7 @@ from workers.shared.messages import (
     Failed,
     Failure,
     FromStage,
+    KeepAlive,
     Observe,
     Pong,
     Probe,
@@ -105,7 +107,11 @@ class Engine:
             self._on_result(message)
         while (request := self._channels.request()) is not None:
             self._on_request(*request)
-        self._group.check(time.monotonic())
+        if self._group.check(time.monotonic()):
+            for client in {request.client for request in self._requests()}:
+                self._channels.answer(client, KeepAlive())
+        for client in self._channels.vanished():
+            self._forget(client)
 
     # --- from the stages ---
 
@@ -188,9 +194,7 @@ class Engine:
         elif isinstance(message, Abort):
             self._abort(client, message.id)
         else:
-            room = self._config.max_model_len
-            if not message.prompt or message.max_tokens < 1 or len(message.prompt) + message.max_tokens > room:
-                error = f"prompt and max_tokens must be at least 1 and fit {room} tokens together"
+            if (error := refusal(message, self._info.max_model_len, self._info.vocab_size)) is not None:
                 self._channels.answer(client, Failed(message.id, error))
                 return
             self._queue.append(Request(client, message))
@@ -224,6 +228,17 @@ class Engine:
                 self._channels.answer(client, Tokens(identifier, [], finish="abort", counts=SpeculationCounts()))
                 return
 
+    def _requests(self) -> list[Request]:
+        """Those that run or wait."""
+        running = None if self._running is None else self._running.request
+        return [*([] if running is None else [running]), *self._queue]
+
+    def _forget(self, client: bytes) -> None:
+        """A client has gone: nobody would read its answers. Those that wait go first, so that none of them starts."""
+        for request in reversed(self._requests()):
+            if request.client == client:
+                self._abort(client, request.generate.id)
+
     def _finish(self, stream: Stream) -> None:
         self._stats.ended(stream.schedule.counts)
         stream.request = None
@@ -244,4 +259,5 @@ class Engine:
             ),
             quiet=self._governor.quiet and not self._config.drafter.always,
             stages=self._group.timings,
+            dropped=self._channels.dropped,
         )

@@ -48,13 +48,18 @@ class StageGroup:
                 elif isinstance(message, Failure):
                     self.fail(message)
 
-    def check(self, now: float) -> None:
-        """Looks after the stages, `now` being monotonic seconds: once a second, who has left; and pings them."""
-        if now >= self._next_look:
+    def check(self, now: float) -> bool:
+        """Looks after the stages, `now` being monotonic seconds: pings them and, once a second, sees who has left.
+
+        Returns whether a second has passed.
+        """
+        look = now >= self._next_look
+        if look:
             self._next_look = now + _LOOK_INTERVAL
             self._check_departed()
         if (number := self._pings.due(now)) is not None:
             self._channels.announce([Ping(number)])
+        return look
 
     def probe(self, client: bytes, number: int) -> None:
         """A client asks for a status that has been through every stage."""

@@ -296,6 +296,11 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     stats: EngineStats
     quiet: bool  # drafts are stopped for now, because they lost against plain decoding
     stages: list[StageTimings]
+    dropped: int = 0  # messages that rank 0 could not read
 
 
-FromEngine = Tokens | Failed | Status
+class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):
+    """Says nothing. That it cannot be delivered tells rank 0 that the client has gone."""
+
+
+FromEngine = Tokens | Failed | Status | KeepAlive
