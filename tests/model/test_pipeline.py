@@ -17,7 +17,7 @@ from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, Result, local_engine
 from tests.model.identity import Logits, RecordingSampler, drafters, generate, one_thread, recorded_logits
-from workers.shared.messages import Sampling
+from workers.shared.messages import Sampling, Tokens
 
 SPLITS = [(16,), (8, 8), (6, 5, 5), (4, 4, 4, 2, 2), (1, 2, 3, 4, 5, 1, 0)]
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
@@ -155,7 +155,8 @@ def test_queued_requests_are_served_in_order_and_can_be_aborted_while_they_wait(
     finishes: dict[str, str] = {}
     while len(finishes) < 3:
         message = client.receive()
-        assert hasattr(message, "tokens")
+        if not isinstance(message, Tokens):
+            continue
         seen += [message.id] * len(message.tokens)
         if message.finish is not None:
             finishes[message.id] = message.finish
