@@ -1,9 +1,8 @@
 """`echelon bench` and `echelon simulate`: programs of their own, because this package may not import theirs."""
 
-import os
-import sys
-
 import typer
+
+from server.cli.become import become
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -14,15 +13,9 @@ def add_measuring_commands(app: typer.Typer) -> None:
     @app.command("bench", context_settings=_PASS_ON)
     def bench_command(context: typer.Context) -> None:
         """Compare methods on this machine: same workers, same prompts, over HTTP."""
-        _become("speculation.bench", context.args)
+        become("speculation.bench", context.args)
 
     @app.command("simulate", context_settings=_PASS_ON)
     def simulate_command(context: typer.Context) -> None:
         """Predict tokens/s on hardware that is not at hand."""
-        _become("speculation.simulate", context.args)
-
-
-def _become(module: str, arguments: list[str]) -> None:
-    """Replaces this process, so that signals and the exit status are the program's own."""
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+        become("speculation.simulate", context.args)

@@ -1,11 +1,11 @@
 """`echelon distill` and `echelon train`: thin, because the API server's side of the house never imports torch."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import typer
 
+from server.cli.become import become
 from server.launcher.launch import display_name, prepare_model
 from workers.shared.errors import ConfigError
 
@@ -19,24 +19,23 @@ def add_training_commands(app: typer.Typer) -> None:
     @app.command("distill", context_settings=_PASS_ON, add_help_option=False)
     def distill_command(context: typer.Context) -> None:
         """Generate answers of MODEL itself, to train a draft module on: echelon distill MODEL --out DIR."""
-        raise typer.Exit(_run("speculation.training.distill", context.args, named=False))
+        _run("speculation.training.distill", context.args, named=False)
 
     @app.command("train", context_settings=_PASS_ON, add_help_option=False)
     def train_command(context: typer.Context) -> None:
         """Train a draft module for MODEL: echelon train MODEL --data DIR --layers 2 --anchors 0,... --out DIR."""
-        raise typer.Exit(_run("speculation.training.train", context.args, named=True))
+        _run("speculation.training.train", context.args, named=True)
 
 
-def _run(module: str, arguments: Sequence[str], *, named: bool) -> int:
-    """Runs a training program. MODEL comes first; it is passed on as a prepared folder, with its name if `named`."""
-    command = [sys.executable, "-m", module, *arguments]
+def _run(module: str, arguments: Sequence[str], *, named: bool) -> NoReturn:
+    """Becomes a training program. MODEL comes first; it is passed on as a prepared folder, with its name if `named`."""
     if arguments and not arguments[0].startswith("-"):
         model, *rest = arguments
         try:
             folder = prepare_model(model)
         except ConfigError as error:
             typer.echo(f"echelon: {error}", err=True)
-            return 2
-        name = ["--name", display_name(model)] if named and "--name" not in rest else []
-        command = [sys.executable, "-m", module, str(folder), *rest, *name]
-    return subprocess.run(command, check=False).returncode
+            raise typer.Exit(2) from error
+        given = any(argument == "--name" or argument.startswith("--name=") for argument in rest)
+        arguments = [str(folder), *rest, *(["--name", display_name(model)] if named and not given else [])]
+    become(module, arguments)
