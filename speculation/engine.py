@@ -13,7 +13,7 @@ from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
 from speculation.decisions.slots import choose_slot
 from speculation.drafters.guarded import GuardedDrafter
-from speculation.group import PING_INTERVAL, StageGroup
+from speculation.group import StageGroup
 from speculation.stats import StatsRecorder
 from speculation.stream import Request, Stream
 from workers.shared.config import EngineConfig
@@ -97,7 +97,7 @@ class Engine:
             self._channels.announce([Observe(self._drafters[0].anchors)])
             more = False
             while not self._stopping:
-                self._channels.wait(0 if more else PING_INTERVAL)
+                self._channels.wait(0 if more else self._group.interval)
                 self._turn()
                 more = self._draft_ahead()
         finally:
@@ -109,11 +109,17 @@ class Engine:
             self._on_result(message)
         while (request := self._channels.request()) is not None:
             self._on_request(*request)
-        if self._group.check(time.monotonic()):
+        if self._group.check(time.monotonic(), self._awaited):
             for client in {request.client for request in self._requests()}:
                 self._channels.answer(client, KeepAlive())
         for client in self._channels.vanished():
             self._forget(client)
+
+    def _awaited(self) -> int | None:
+        """The oldest frame that is alive, -1 where a request runs without any, None if no request runs."""
+        running = [stream.schedule for stream in self._streams if stream.request is not None]
+        oldest = [schedule.in_flight[0].index for schedule in running if schedule.in_flight]
+        return min(oldest, default=-1 if running else None)
 
     # --- from the stages ---
 

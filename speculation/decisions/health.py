@@ -1,29 +1,13 @@
 """Whether the stages are alive and get on, decided from pings, frames and their times. No sockets, no clock.
 
-Two things may be wrong with a group whose processes all run: a loop hangs, and its pings stay unanswered; or loops turn,
-but what was sent is lost, and the oldest frame never leaves. Neither is to be confused with a long prompt: a stage
-answers between two frames, so whatever waits for it waits for the longest frame there may be.
+Two things may be wrong with a group whose processes all run: a loop hangs, and its pings stay unanswered; or loops
+turn, but what was sent is lost, and the oldest frame never leaves. How long is too long: `workers.decisions.patience`.
 """
-
-from collections.abc import Sequence
 
 from workers.shared.errors import PeerLost
 from workers.shared.messages import Pong, StageTimings
 
-_SLACK = 8.0  # times as long as frames took so far: other processes may come and take the machine
-_UNMEASURED = 1 / 16  # of the limit for one token, where no frame has been timed yet
 _LATE = 2  # intervals between two looks that a busy loop may take
-
-
-def frame_limit(limit: float, tokens: int, timings: Sequence[StageTimings]) -> float:
-    """Seconds that a frame of `tokens` tokens may take through all stages, or between two answers of one of them.
-
-    `limit` is for a stage that has nothing to do. A token of a wide frame takes at most as long as one alone, so the
-    mean time a token, whatever the frames were, is no underestimate.
-    """
-    measured = [stage.busy_ns * 1e-9 / stage.tokens for stage in timings if stage.tokens > 0]
-    a_token = _SLACK * max(measured) if len(measured) == len(timings) else _UNMEASURED * limit
-    return limit + len(timings) * tokens * a_token
 
 
 class PingRounds:
@@ -90,7 +74,7 @@ class Progress:
         self._waited = 0.0
 
     def look(self, now: float, awaited: int | None, limit: float) -> None:
-        """`awaited` is the number of the oldest frame in flight; -1 where a request runs without any, None if none does.
+        """`awaited`: the oldest frame in flight, by number; -1 where a request runs without any; None if none runs.
 
         Raises `PeerLost` where it has been the same for more than `limit` seconds.
         """

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import zmq
 
+from workers.decisions.patience import frame_limit
 from workers.model.shard import Shard
 from workers.rehearsal.assemble import rehearsed
 from workers.rehearsal.hollow import HollowShard
@@ -31,7 +32,8 @@ from workers.transport.inprocess import InProcessEdge
 from workers.transport.zeromq import ZmqInbound, ZmqOutbound
 
 Edges = tuple[Inbound | None, Outbound | None]
-EdgeMaker = Callable[[int, Layers], Edges]
+Orphaned = Callable[[], bool]  # whether rank 0 has gone
+EdgeMaker = Callable[[int, Layers, Orphaned], Edges]
 
 
 def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", make_edges: EdgeMaker) -> None:
@@ -46,7 +48,7 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
     try:
         started = time.monotonic()
         shard = load_shard(config, index)
-        edges = make_edges(index, shard)
+        edges = make_edges(index, shard, lambda: channel.orphaned)
         settle()
         timings = StageTimings()
         tail = make_tail(config, shard) if index == config.stages - 1 else None
@@ -101,9 +103,9 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
 def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMaker:
     """Edges between processes, by the configured transport."""
 
-    key = fingerprint_key(engine_fingerprint(config))
+    key, limit = fingerprint_key(engine_fingerprint(config)), _edge_limit(config)
 
-    def over_zmq(index: int, shard: Layers) -> Edges:
+    def over_zmq(index: int, shard: Layers, orphaned: Orphaned) -> Edges:
         endpoints, inbound, outbound = config.endpoints, None, None
         if index > 0:
             inbound = ZmqInbound(
@@ -113,18 +115,17 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
                 hidden_size=shard.hidden_size,
                 dtype=shard.dtype,
                 device=shard.device,
-                timeout=config.stall_timeout,
+                timeout=limit,
+                orphaned=orphaned,
             )
         if index < config.stages - 1:
             outbound = ZmqOutbound(open_socket(context, zmq.PUSH, endpoints.data[index + 1], bind=False), key)
         return inbound, outbound
 
-    def over_torch(index: int, shard: Layers) -> Edges:
+    def over_torch(index: int, shard: Layers, _: Orphaned) -> Edges:
         if shard.device.type == "cuda":
             torch.cuda.set_device(shard.device)
-        group = DistributedEdges(
-            config.transport, config.endpoints.rendezvous, index, config.stages, config.stall_timeout
-        )
+        group = DistributedEdges(config.transport, config.endpoints.rendezvous, index, config.stages, limit)
         inbound, outbound = None, None
         if group.upstream is not None:
             inbound = DistributedInbound(
@@ -137,11 +138,16 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
     return over_zmq if config.transport == "zmq" else over_torch
 
 
+def _edge_limit(config: EngineConfig) -> float:
+    """Seconds after which a stage gives up the one before by itself; rank 0, which sees more, will be sooner."""
+    return frame_limit(config.stall_timeout, config.prefill_chunk, [StageTimings()] * config.stages)
+
+
 def thread_edges(config: EngineConfig) -> EdgeMaker:
     """Edges between threads of this process."""
-    edges = [InProcessEdge(i + 1, config.stall_timeout) for i in range(config.stages - 1)]
+    edges = [InProcessEdge(i + 1, _edge_limit(config)) for i in range(config.stages - 1)]
 
-    def between_threads(index: int, shard: Layers) -> Edges:
+    def between_threads(index: int, shard: Layers, _: Orphaned) -> Edges:
         return (edges[index - 1] if index > 0 else None), (edges[index] if index < config.stages - 1 else None)
 
     return between_threads

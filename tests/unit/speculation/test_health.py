@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.decisions.health import PingRounds, Progress, frame_limit
+from speculation.decisions.health import PingRounds, Progress
+from workers.decisions.patience import frame_limit
 from workers.shared.errors import PeerLost
 from workers.shared.messages import Pong, StageTimings
 
@@ -84,10 +85,8 @@ def test_no_frame_outlasts_its_limit_though_the_machine_is_several_times_slower_
         count = chunks * tokens + steps
         timings.append(StageTimings(frames=chunks + steps, tokens=count, forward_ns=int(busy * 1e9)))
     if all(stage.tokens for stage in timings):
-        slower = 7.5
-        assert frame_limit(limit, tokens, timings) >= slower * sum(
-            took(alone, more, tokens) for alone, more, *_ in stages
-        )
+        slower, whole = 7.5, sum(took(alone, more, tokens) for alone, more, *_ in stages)
+        assert frame_limit(limit, tokens, timings) >= slower * whole
     else:
         assert frame_limit(limit, tokens, timings) >= limit * (1 + len(stages) * tokens / 16)
     assert frame_limit(limit, 0, timings) == limit
