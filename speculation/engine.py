@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from speculation.channels import Channels
 from speculation.decisions.admission import refusal
 from speculation.decisions.governor import Governor
+from speculation.decisions.grammar_gate import GrammarGate
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
 from speculation.decisions.slots import choose_slot
@@ -21,6 +22,7 @@ from workers.shared.errors import OutOfStep
 from workers.shared.fingerprint import engine_fingerprint
 from workers.shared.messages import (
     Abort,
+    Compiled,
     EngineInfo,
     Failed,
     Failure,
@@ -65,6 +67,7 @@ class Engine:
             for slot, drafter in enumerate(drafters)
         ]
         self._least_recent = list(range(config.sequences))  # slots, the one used longest ago first
+        self._gate: GrammarGate[Request] = GrammarGate()
         self._queue: deque[Request] = deque()
         self._running: Stream | None = None
         self._governor = governor
@@ -128,6 +131,8 @@ class Engine:
             started, announced = time.perf_counter_ns(), self._channels.announce_ns
             self._on_sample(message)
             self._stats.committed(time.perf_counter_ns() - started - (self._channels.announce_ns - announced))
+        elif isinstance(message, Compiled):
+            self._enqueue(self._gate.compiled(message.number))
         elif isinstance(message, Pong):
             for client, number in self._group.pong(message):
                 self._channels.answer(client, self._status(number))
@@ -205,8 +210,15 @@ class Engine:
             if (error := refusal(message, self._info.max_model_len, self._info.vocab_size)) is not None:
                 self._channels.answer(client, Failed(message.id, error))
                 return
-            self._queue.append(Request(client, message))
-            self._start_next()
+            passed, todo = self._gate.arrived(Request(client, message), message.sampling.grammar)
+            if todo is not None:
+                self._drafters[0].prepare(message.sampling)
+                self._channels.announce([todo])
+            self._enqueue(passed)
+
+    def _enqueue(self, requests: Sequence[Request]) -> None:
+        self._queue.extend(requests)
+        self._start_next()
 
     def _start_next(self) -> None:
         if self._running is not None or not self._queue:
@@ -231,16 +243,17 @@ class Engine:
             self._give(stream, step)
             self._finish(stream)
             return
-        for request in self._queue:
+        for request in [*self._queue, *self._gate.waiting]:
             if request.named(client, identifier):
-                self._queue.remove(request)
+                if not self._gate.leave(request):
+                    self._queue.remove(request)
                 self._channels.answer(client, Tokens(identifier, [], finish="abort", counts=SpeculationCounts()))
                 return
 
     def _requests(self) -> list[Request]:
         """Those that run or wait."""
         running = None if self._running is None else self._running.request
-        return [*([] if running is None else [running]), *self._queue]
+        return [*([] if running is None else [running]), *self._queue, *self._gate.waiting]
 
     def _forget(self, client: bytes) -> None:
         """A client has gone: nobody would read its answers. Those that wait go first, so that none of them starts."""
@@ -260,7 +273,7 @@ class Engine:
             number=number,
             info=self._info,
             running=len(running),
-            waiting=len(self._queue),
+            waiting=len(self._queue) + len(self._gate.waiting),
             stats=self._stats.report(
                 running,
                 announce_ns=self._channels.announce_ns,

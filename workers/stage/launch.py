@@ -18,11 +18,12 @@ from workers.shared.bus import open_socket
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
-from workers.shared.grammar import load_grammars
+from workers.shared.grammar import Grammars, load_grammars
 from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.shared.progress import Progress
 from workers.shared.time_slices import settle
+from workers.stage.compiler import GrammarCompiler
 from workers.stage.loop import ControlChannel, Stage
 from workers.stage.parts import Layers, StageParts
 from workers.stage.tail import Tail
@@ -51,8 +52,14 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         edges = make_edges(index, shard, lambda: channel.orphaned)
         settle()
         timings = StageTimings()
-        tail = make_tail(config, shard) if index == config.stages - 1 else None
-        parts = rehearsed(StageParts(shard, channel, *edges, tail), config, timings)
+        parts = StageParts(shard, channel, *edges)
+        if index == config.stages - 1:
+            grammars = load_grammars(Path(config.model))
+            parts.tail = make_tail(config, shard, grammars)
+            parts.compiler = GrammarCompiler(
+                index, grammars, lambda: open_socket(context, zmq.PUSH, config.endpoints.results, bind=False)
+            )
+        parts = rehearsed(parts, config, timings)
         edges = parts.inbound, parts.outbound
         seconds = time.monotonic() - started
         if channel.orphaned:
@@ -75,10 +82,9 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         results.close()
 
 
-def make_tail(config: EngineConfig, layers: Layers) -> Tail:
+def make_tail(config: EngineConfig, layers: Layers, grammars: Grammars | None) -> Tail:
     """The sampling head of the last stage, whose `layers` they are."""
-    folder = Path(config.model)
-    return Tail(layers, Sampler(read_facts(folder).vocab_size, layers.device), load_grammars(folder))
+    return Tail(layers, Sampler(read_facts(Path(config.model)).vocab_size, layers.device), grammars)
 
 
 def load_shard(config: EngineConfig, index: int) -> Layers:

@@ -18,7 +18,19 @@ from workers.shared.bus import encode
 from workers.shared.connection import ConnectionWatch
 from workers.shared.errors import PeerLost
 from workers.shared.frames import Frame
-from workers.shared.messages import FromStage, Observe, Open, Ping, Pong, Sample, Shutdown, StageTimings, Tap, ToStage
+from workers.shared.messages import (
+    Compile,
+    FromStage,
+    Observe,
+    Open,
+    Ping,
+    Pong,
+    Sample,
+    Shutdown,
+    StageTimings,
+    Tap,
+    ToStage,
+)
 from workers.stage.parts import StageParts
 
 
@@ -85,6 +97,7 @@ class Stage:
         self._inbound = parts.inbound
         self._outbound = parts.outbound
         self._tail = parts.tail
+        self._compiler = parts.compiler
         self._lookahead = Lookahead(f"stage {index}")
         self._leaving = False
 
@@ -142,6 +155,9 @@ class Stage:
                 self._channel.report(Pong(message.number, self.index, self.timings))
             elif isinstance(message, Observe):
                 self._layers.observe(message.anchors)
+            elif isinstance(message, Compile):
+                if self._compiler is not None:
+                    self._compiler.compile(message)
             elif isinstance(message, Shutdown):
                 self._leaving = True
             else:
