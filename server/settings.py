@@ -1,7 +1,7 @@
 """Settings of the API server: one JSON file, written by the launcher or by hand for containers."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -20,6 +20,9 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8000
     max_queue: Annotated[int, msgspec.Meta(ge=0)] = 64  # sequences that may wait beyond the running one
     health_timeout: Positive = 20.0  # seconds without a Status after which the engine counts as down
+    on_failure: Literal["resume", "error"] = "resume"  # what open requests do when the engine is lost
+    resume_attempts: Annotated[int, msgspec.Meta(ge=1)] = 3  # times that a request is sent again
+    resume_timeout: Positive = 300.0  # seconds that a request waits for an engine
     max_body_bytes: Annotated[int, msgspec.Meta(gt=0)] = 8 * 1024 * 1024
     body_timeout: Positive = 30.0  # seconds for a body to arrive in
     header_timeout: Positive = 30.0  # seconds for the headers of a request to arrive in
@@ -31,6 +34,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ssl_keyfile: str | None = None
     ssl_certfile: str | None = None
     ping_interval: Positive = 15.0  # seconds between comments that keep a silent stream alive
+    chat_template: str | None = None  # a file to use in place of the model's default template
     tool_call_parser: str | None = None  # None: chosen by the model's chat template and vocabulary
     created: Annotated[int, msgspec.Meta(ge=0)] = 0  # Unix seconds, shown by /v1/models
 

@@ -8,11 +8,12 @@ from torch.nn.functional import rms_norm
 from transformers import PreTrainedConfig
 
 from speculation.pdm.config import ModuleConfig
-from speculation.pdm.tower import build_tower, head_dim
+from speculation.pdm.tower import build_tower
 from workers.model.attention import Rows
 from workers.model.decoder_layer import DecoderLayer
 from workers.model.kv_cache import KVSlice
 from workers.model.rotary import CosSin, RotaryTables
+from workers.shared.model_files.facts import head_dim
 
 
 @torch.no_grad()
@@ -39,7 +40,7 @@ class DraftModule(nn.Module):
         self.config = config
         self.eps: float = target.rms_norm_eps
         self.kv_heads: int = target.num_key_value_heads
-        self.head_dim = head_dim(target)
+        self.head_dim = head_dim(target.to_dict())
         self.aggr_projs = nn.ModuleList(
             nn.Linear((kind + 1) * hidden, hidden, bias=False) for kind in range(len(config.anchors))
         )

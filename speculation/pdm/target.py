@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
-from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, read_json, tensor_files
+from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, tensor_files
 
 
 def read_target_config(folder: Path) -> PreTrainedConfig:

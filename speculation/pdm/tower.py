@@ -13,14 +13,9 @@ from speculation.pdm.config import ModuleConfig
 from speculation.pdm.target import skeleton
 from workers.model import attention
 from workers.model.rotary import RotaryTables
+from workers.shared.model_files.facts import head_dim
 
 _FULL = "full_attention"
-
-
-def head_dim(config: PreTrainedConfig) -> int:
-    """Width of one attention head of a text configuration."""
-    width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return width
 
 
 def layer_kinds(target: PreTrainedConfig, layers: Sequence[int]) -> tuple[str, ...]:
@@ -66,7 +61,7 @@ def build_tower(target: PreTrainedConfig, config: ModuleConfig) -> tuple[nn.Modu
             intermediate_size=target.intermediate_size,
             num_attention_heads=target.num_attention_heads,
             num_key_value_heads=target.num_key_value_heads,
-            head_dim=head_dim(target),
+            head_dim=head_dim(target.to_dict()),
             hidden_act=getattr(target, "hidden_act", None) or target.hidden_activation,
             rms_norm_eps=target.rms_norm_eps,
             attention_bias=getattr(target, "attention_bias", False),

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.facts import head_dim
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
@@ -33,10 +34,8 @@ class StageMemory(msgspec.Struct, frozen=True):
 
 def kv_bytes_per_position(config: Mapping[str, Any], layers: int, sequences: int, itemsize: int) -> int:
     """Bytes of keys and values a position, for `layers` layers and `sequences` slots, from a config.json."""
-    heads: int = config["num_attention_heads"]
-    kv_heads: int = config.get("num_key_value_heads") or heads
-    head_dim: int = config.get("head_dim") or config["hidden_size"] // heads
-    return 2 * layers * sequences * kv_heads * head_dim * itemsize
+    kv_heads: int = config.get("num_key_value_heads") or config["num_attention_heads"]
+    return 2 * layers * sequences * kv_heads * head_dim(config) * itemsize
 
 
 def check_fits(need: StageMemory, max_len: int, available: int, where: str) -> None:

@@ -3,15 +3,31 @@
 import re
 import struct
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.json_file import read_json
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+
+# Of the dtypes that safetensors files of language models have; bytes an element.
+DTYPE_BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _LENGTH = struct.Struct("<Q")
@@ -29,14 +45,6 @@ class TensorEntry(msgspec.Struct, frozen=True):
     def nbytes(self) -> int:
         """Bytes in the file."""
         return self.data_offsets[1] - self.data_offsets[0]
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises `ConfigError` naming the file where there is none."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path}: {error}") from error
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
