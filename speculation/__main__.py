@@ -53,7 +53,7 @@ def serve(config: EngineConfig) -> None:
         drafter = GovernedDrafter(drafter, governor)
     drafter = with_forced_tokens(drafter, config.drafter, model)
     context: zmq.Context[Any] = zmq.Context()
-    channels = Channels(context, config.endpoints)
+    channels = Channels(context, config.endpoints, config.stall_timeout)
     engine = Engine(config, vocab_size, policy, drafter, channels, governor)
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: engine.stop())

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from speculation.channels import Channels
+from speculation.decisions.admission import refusal
 from speculation.decisions.governor import Governor
 from speculation.decisions.health import PingRounds
 from speculation.decisions.policy import FramePolicy
@@ -24,6 +25,7 @@ from workers.shared.messages import (
     Failure,
     FromStage,
     Generate,
+    KeepAlive,
     Observe,
     Open,
     Ping,
@@ -152,6 +154,10 @@ class Engine:
         if now >= self._next_look:
             self._next_look = now + _LOOK_INTERVAL
             self._check_stages()
+            for client in {request.client for request in self._requests()}:
+                self._channels.answer(client, KeepAlive())
+        for client in self._channels.vanished():
+            self._forget(client)
         if (number := self._pings.due(now)) is not None:
             self._channels.announce([Ping(number)])
 
@@ -274,9 +280,7 @@ class Engine:
         elif isinstance(message, Abort):
             self._abort(client, message.id)
         else:
-            room = self._config.max_model_len
-            if not message.prompt or message.max_tokens < 1 or len(message.prompt) + message.max_tokens > room:
-                error = f"prompt and max_tokens must be at least 1 and fit {room} tokens together"
+            if (error := refusal(message, self._info.max_model_len, self._info.vocab_size)) is not None:
                 self._channels.answer(client, Failed(message.id, error))
                 return
             self._queue.append(_Request(client, message))
@@ -312,6 +316,16 @@ class Engine:
                 self._channels.answer(client, Tokens(identifier, [], finish="abort", counts=SpeculationCounts()))
                 return
 
+    def _requests(self) -> list[_Request]:
+        """Those that run or wait."""
+        return [*([] if self._running is None else [self._running]), *self._queue]
+
+    def _forget(self, client: bytes) -> None:
+        """A client has gone: nobody would read its answers. Those that wait go first, so that none of them starts."""
+        for request in reversed(self._requests()):
+            if request.client == client:
+                self._abort(client, request.generate.id)
+
     @staticmethod
     def _is(request: _Request, client: bytes, identifier: str) -> bool:
         return request.client == client and request.generate.id == identifier
@@ -338,5 +352,6 @@ class Engine:
             draft_ns=self._draft_ns,
             quiet=self._governor.quiet and not self._config.drafter.always,
             stages=self._pings.timings,
+            dropped=self._channels.dropped,
             rank=RankTimings(self._decode_ns, self._commit_ns, self._channels.announce_ns),
         )

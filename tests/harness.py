@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +24,12 @@ from workers.shared.messages import (
     Failed,
     FromEngine,
     Generate,
+    KeepAlive,
     Probe,
     Sampling,
     SpeculationCounts,
     Status,
     TokenLogprobs,
-    Tokens,
 )
 from workers.shared.model_files.facts import read_facts
 from workers.stage.launch import start_threads
@@ -85,7 +85,11 @@ class Client:
     def abort(self, identifier: str) -> None:
         self._socket.send(encode(Abort(identifier)))
 
-    def receive(self) -> Tokens | Failed | Status:
+    def send_bytes(self, *parts: bytes) -> None:
+        """Whatever a stranger may send."""
+        self._socket.send_multipart(parts)
+
+    def receive(self) -> FromEngine:
         """The next message; fails the test after two minutes of silence."""
         assert self._socket.poll(_TIMEOUT_MS), "the engine says nothing"
         return self._decoder.decode(self._socket.recv())
@@ -95,7 +99,7 @@ class Client:
         result = Result()
         while True:
             message = self.receive()
-            if isinstance(message, Status) or message.id != identifier:
+            if isinstance(message, Status | KeepAlive) or message.id != identifier:
                 continue
             if isinstance(message, Failed):
                 result.error = message.error
@@ -135,7 +139,11 @@ class LocalEngine:
     drafter: SwitchableDrafter
     engine: Engine
     vocab_size: int
-    split: tuple[int, ...]
+    config: EngineConfig
+
+    @property
+    def split(self) -> tuple[int, ...]:
+        return self.config.split
 
 
 def inproc_endpoints(stages: int) -> Endpoints:
@@ -150,16 +158,22 @@ def inproc_endpoints(stages: int) -> Endpoints:
 
 @contextmanager
 def local_engine(
-    folder: Path, split: Sequence[int], anchors: tuple[int, ...] = (), *, drafts: int = 0, **settings: Any
+    folder: Path,
+    split: Sequence[int],
+    anchors: tuple[int, ...] = (),
+    *,
+    drafts: int = 0,
+    addresses: Mapping[str, str] | None = None,
+    **settings: Any,
 ) -> Iterator[LocalEngine]:
     """Runs the model in `folder` with `split` layers a stage, tapped at `anchors`; `settings` go to `EngineConfig`.
 
-    `drafts` is `num_speculative_tokens`.
+    `drafts` is `num_speculative_tokens`; `addresses` replace some of the endpoints.
     """
     config = EngineConfig(
         model=str(folder),
         split=tuple(split),
-        endpoints=inproc_endpoints(len(split)),
+        endpoints=msgspec.structs.replace(inproc_endpoints(len(split)), **(addresses or {})),
         transport="inprocess",
         max_model_len=settings.pop("max_model_len", 2048),
         drafter=DrafterConfig(always=True, num_speculative_tokens=drafts),
@@ -184,7 +198,7 @@ def local_engine(
     client = Client(context, config.endpoints.bus)
     try:
         client.status()
-        yield LocalEngine(client, drafter, engine, vocab_size, config.split)
+        yield LocalEngine(client, drafter, engine, vocab_size, config)
     finally:
         engine.stop()
         for running in (thread, *stages):

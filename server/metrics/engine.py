@@ -56,6 +56,7 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     yield _counter("decode_seconds", "Time between first and last token of requests", status.rank.decode_ns / _NS)
     yield _counter("commit_seconds", "Rank 0's time for samples, without announcements", status.rank.commit_ns / _NS)
     yield _counter("announce_seconds", "Rank 0's time for control messages", status.rank.announce_ns / _NS)
+    yield _counter("dropped_messages", "Messages that rank 0 could not read", status.dropped)
     yield _gauge("speculation_quiet", "Whether drafts are stopped because they lost", float(status.quiet))
     yield from _rates(figures)
     yield from _stages(status.stages)

@@ -288,7 +288,12 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     draft_ns: int  # time it took over them
     quiet: bool  # drafts are stopped for now, because they lost against plain decoding
     stages: list[StageTimings]
+    dropped: int = 0  # messages that rank 0 could not read
     rank: RankTimings = msgspec.field(default_factory=RankTimings)
 
 
-FromEngine = Tokens | Failed | Status
+class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):
+    """Says nothing. That it cannot be delivered tells rank 0 that the client has gone."""
+
+
+FromEngine = Tokens | Failed | Status | KeepAlive
