@@ -26,6 +26,10 @@ class ServerFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         str | None,
         about(API, f"How the model writes tool calls: {', '.join(DIALECTS)}", default="from its chat template"),
     ] = None
+    chat_template: Annotated[
+        str | None,
+        about(API, "Jinja file to use in place of the model's default chat template", metavar="FILE"),
+    ] = None
     api_keys: Annotated[
         tuple[str, ...],
         about(
@@ -94,7 +98,7 @@ def settings_for(
 ) -> ServerSettings:
     """The API server's file for a prepared `model` folder, called `name` unless the options say otherwise."""
     given = {field: getattr(options, field) for field in ServerFields.__struct_fields__}
-    for field in ("ssl_keyfile", "ssl_certfile"):
+    for field in ("ssl_keyfile", "ssl_certfile", "chat_template"):
         given[field] = None if given[field] is None else str(Path(given[field]).absolute())
     return ServerSettings(
         model=model,

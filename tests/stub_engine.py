@@ -69,7 +69,7 @@ class StubEngine:
         bound = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(bound,), daemon=True)
         self._thread.start()
-        assert bound.wait(10)
+        assert bound.wait(60)
 
     def stop(self) -> None:
         """Closes the socket without a word, as a killed process does."""
@@ -78,7 +78,7 @@ class StubEngine:
             self._thread.join(10)
             self._thread = None
 
-    def wait(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
+    def wait(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
         """Blocks until `condition` holds, which is looked at after every message."""
         with self.changed:
             assert self.changed.wait_for(condition, timeout), f"generates={self.generates} aborts={self.aborts}"

@@ -1,10 +1,9 @@
 """Commands that are programs of their own, because this package may not import theirs; their options are theirs."""
 
-import os
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
+from server.cli.become import become
 from server.launcher.prepared import display_name, prepare_model
 
 
@@ -35,5 +34,4 @@ def run_program(name: str, arguments: Sequence[str]) -> NoReturn:
         model, *rest = arguments
         named = not program.named or any(word.split("=")[0] == "--name" for word in rest)
         arguments = [str(prepare_model(model)), *rest, *([] if named else ["--name", display_name(model)])]
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", program.module, *arguments])
+    become(program.module, arguments)

@@ -45,8 +45,17 @@ class Thinking:
     opened: bool
 
 
+def quoted(text: str) -> str:
+    """`text` as a string of Lark; nothing at all for no text."""
+    return json.dumps(text, ensure_ascii=False) if text else ""
+
+
 def restrict(
-    fields: StructuredFields, calls: Calls | None, *, thinking: Thinking | None, literal: Spelling
+    fields: StructuredFields,
+    calls: Calls | None = None,
+    *,
+    thinking: Thinking | None = None,
+    literal: Spelling = quoted,
 ) -> Restriction | None:
     """The grammar of an answer, None if it is free."""
     answer = None if calls is not None and calls.place != "instead" else _answer(fields)
@@ -156,11 +165,6 @@ def _call_rules(calls: Calls, literal: Spelling) -> list[str]:
     more = f" ({literal(dialect.separator)} call)*" if calls.parallel else ""
     rules.append(f"calls: {literal(dialect.opening)} call{more} {literal(dialect.closing)}")
     return rules
-
-
-def quoted(text: str) -> str:
-    """`text` as a string of Lark; nothing at all for no text."""
-    return json.dumps(text, ensure_ascii=False) if text else ""
 
 
 def _bounded(grammar: str, param: str) -> str:

@@ -13,8 +13,6 @@ import pytest
 
 from tests.e2e.stub_api import MAX_QUEUE, REPLY, Api, ask, events, health, launch, wait_until
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_a_full_queue_answers_429_and_serves_again_afterwards(api: Api) -> None:
     api.engine.pause_after = 1
@@ -33,7 +31,7 @@ def test_a_full_queue_answers_429_and_serves_again_afterwards(api: Api) -> None:
 
 def test_a_stream_is_kept_alive_while_nothing_comes(api: Api) -> None:
     api.engine.pause_after = 0
-    with httpx.stream("POST", f"{api.url}/v1/chat/completions", json=ask(stream=True), timeout=20) as response:
+    with httpx.stream("POST", f"{api.url}/v1/chat/completions", json=ask(stream=True), timeout=120) as response:
         lines = response.iter_lines()
         assert sum(line.startswith(": ping") for line in itertools.islice(lines, 6)) >= 1
     api.engine.pause_after = None
@@ -110,7 +108,7 @@ def test_shutdown_ends_streams_with_an_error_and_is_quick(tmp_path: Path, sent: 
     try:
         api.reply(REPLY)
         api.engine.pause_after = 2
-        with httpx.stream("POST", f"{api.url}/v1/chat/completions", json=ask(stream=True), timeout=20) as response:
+        with httpx.stream("POST", f"{api.url}/v1/chat/completions", json=ask(stream=True), timeout=120) as response:
             lines = response.iter_lines()
             next(lines)
             start = time.monotonic()
@@ -118,10 +116,10 @@ def test_shutdown_ends_streams_with_an_error_and_is_quick(tmp_path: Path, sent: 
             rest = [line for line in lines if line]
         assert "shutting down" in rest[-2]
         assert rest[-1] == "data: [DONE]"
-        assert api.process.wait(10) == 0
+        assert api.process.wait(60) == 0
         assert time.monotonic() - start < 3.0
         assert "Traceback" not in api.log.read_text()
     finally:
         api.process.kill()
-        api.process.wait(10)
+        api.process.wait(60)
         api.engine.stop()

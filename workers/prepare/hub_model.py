@@ -11,7 +11,7 @@ from workers.shared.model_files.tensor_sizes import read_json
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja"]
 # Subfolders hold other formats, and "consolidated" files the same weights under the names of another library.
-_UNWANTED = ["*/*", "consolidated*"]
+_UNWANTED = ["*/*.json", "*/*.safetensors", "consolidated*"]
 
 
 def fetch(name: str) -> Path:

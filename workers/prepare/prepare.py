@@ -33,7 +33,7 @@ def prepare(model: str) -> Path:
     if path.is_dir():
         return check_folder(path.absolute())
     if path.is_file() and path.suffix == ".gguf":
-        from workers.prepare.gguf_model import convert_gguf
+        from workers.prepare.gguf.convert import convert_gguf
 
         return check_folder(convert_gguf(path.absolute()))
     if path.exists():

@@ -14,6 +14,22 @@ EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 
+# Of the dtypes that safetensors files of language models have; bytes an element.
+DTYPE_BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}
+
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
