@@ -15,6 +15,7 @@ from server.preparation.sequences import Limits
 from server.settings import ServerSettings
 from server.structured_output.compile import GrammarChecker
 from server.tokenizer import ModelTokenizer
+from workers.shared.fingerprint import server_fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,9 @@ class Service:
             capacity=1 + settings.max_queue,
             health_timeout=settings.health_timeout,
             clock=time.monotonic,
+            fingerprint=server_fingerprint(folder),
+            resume_attempts=settings.resume_attempts if settings.on_failure == "resume" else 0,
+            resume_timeout=settings.resume_timeout if settings.on_failure == "resume" else 0.0,
         )
         template = None if settings.chat_template is None else Path(settings.chat_template)
         chat_models = ChatModels.load(folder, tokenizer, template, settings.tool_call_parser)

@@ -2,7 +2,7 @@
 
 import ssl
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -44,6 +44,12 @@ class ServerFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ] = ()
     ssl_keyfile: Annotated[str | None, about(API, "Private key, for https", metavar="FILE")] = None
     ssl_certfile: Annotated[str | None, about(API, "Certificate, for https", metavar="FILE")] = None
+    on_failure: Annotated[
+        Literal["resume", "error"],
+        about(API, "What open requests do when the engine is lost: go on with the next one, or end with an error"),
+    ] = "resume"
+    resume_attempts: Annotated[AtLeastOne, about(API, "Times that a request is sent to an engine again")] = 3
+    resume_timeout: Annotated[Seconds, about(API, "Seconds that a request waits for an engine to come back")] = 300.0
     request_timeout: Annotated[
         Seconds | None, about(API, "Seconds from the arrival of a request to its last token", default="any")
     ] = None

@@ -14,7 +14,8 @@ import msgspec
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.end_tokens import read_json, token_content
+from workers.shared.model_files.end_tokens import token_content
+from workers.shared.model_files.json_file import read_optional_json
 
 _TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -26,7 +27,7 @@ def load_templates(folder: Path, file: Path | None = None) -> "dict[str, ChatTem
     `chat_template.jinja` and `additional_chat_templates/NAME.jinja`. Raises `ConfigError`.
     """
     path = folder / "tokenizer_config.json"
-    config = read_json(path)
+    config = read_optional_json(path)
     sources = _named_sources(config.get("chat_template"), path)
     for place in (folder / "chat_template.jinja", *sorted((folder / "additional_chat_templates").glob("*.jinja"))):
         if place.exists():

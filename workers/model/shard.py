@@ -13,6 +13,7 @@ from workers.model.loader import Progress, Target, load_config
 from workers.model.rotary import RotaryTables
 from workers.shared.errors import ConfigError, OutOfStep
 from workers.shared.memory import Need, available_host_bytes, check_fits, kv_bytes_per_position
+from workers.shared.model_files.facts import head_dim
 
 
 class Shard:
@@ -89,7 +90,7 @@ class Shard:
             sequences=sequences,
             kv_heads=config.num_key_value_heads,
             max_len=max_len,
-            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            head_dim=head_dim(config.to_dict()),
             dtype=dtype,
             device=device,
         )

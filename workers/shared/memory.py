@@ -9,7 +9,9 @@ import psutil
 
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, layer_of, read_json, tensor_entries
+from workers.shared.model_files.facts import head_dim
+from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, layer_of, tensor_entries
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
@@ -70,10 +72,8 @@ def model_bytes(folder: Path, layers: range, config: EngineConfig, *, first: boo
 
 def kv_bytes_per_position(config: Mapping[str, Any], layers: int, sequences: int, itemsize: int) -> int:
     """Bytes of keys and values a position, for `layers` layers and `sequences` slots, from a config.json."""
-    heads: int = config["num_attention_heads"]
-    kv_heads: int = config.get("num_key_value_heads") or heads
-    head_dim: int = config.get("head_dim") or config["hidden_size"] // heads
-    return 2 * layers * sequences * kv_heads * head_dim * itemsize
+    kv_heads: int = config.get("num_key_value_heads") or config["num_attention_heads"]
+    return 2 * layers * sequences * kv_heads * head_dim(config) * itemsize
 
 
 def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:

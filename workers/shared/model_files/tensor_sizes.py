@@ -4,11 +4,11 @@ import math
 import re
 import struct
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.json_file import read_json
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -51,14 +51,6 @@ class TensorEntry(msgspec.Struct, frozen=True):
     def elements(self) -> int:
         """Numbers in it, whatever their type."""
         return math.prod(self.shape)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises `ConfigError` naming the file where there is none."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path}: {error}") from error
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
