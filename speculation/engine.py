@@ -18,6 +18,7 @@ from speculation.decisions.slots import choose_slot
 from speculation.drafters.base import Draft, Drafter, Start
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, OutOfStep, PeerLost
+from workers.shared.fingerprint import disagreement, engine_fingerprint
 from workers.shared.messages import (
     Abort,
     EngineInfo,
@@ -102,6 +103,7 @@ class Engine:
             rehearsal=config.rehearsal,
             emulated=config.emulate,
             num_speculative_tokens=config.drafter.num_speculative_tokens,
+            fingerprint=engine_fingerprint(config),
         )
 
     def stop(self) -> None:
@@ -133,6 +135,7 @@ class Engine:
             missing.update(self._channels.departed())
             while (message := self._channels.result()) is not None:
                 if isinstance(message, Ready):
+                    self._check_belongs(message)
                     missing.discard(message.stage)
                     print(
                         f"stage {message.stage}: {message.layers} layers, "
@@ -143,6 +146,12 @@ class Engine:
                     )
                 elif isinstance(message, Failure):
                     self._fail(message)
+
+    def _check_belongs(self, ready: Ready) -> None:
+        """Raises `ConfigError` where a stage was started with other files, settings or another program."""
+        mine, stage = self._info.fingerprint, f"stage {ready.stage}"
+        if (difference := disagreement("rank 0", mine, stage, ready.fingerprint)) is not None:
+            raise ConfigError(f"{stage} does not belong to this engine: {difference}")
 
     def _turn(self) -> None:
         """Handles everything that has arrived, samples first: they are on the critical path."""
@@ -223,7 +232,7 @@ class Engine:
 
     def _time_cycle(self, step: Step) -> None:
         now = time.perf_counter_ns()
-        if self._schedule.outputs > 1:  # the first is the prefill's
+        if self._schedule.fresh > 1:  # the first is the prefill's
             self._decode_ns += now - self._last_sample_ns
         if step.full_cycle:
             self._full_cycles += 1
@@ -299,8 +308,11 @@ class Engine:
         schedule = self._schedule = self._schedules[slot]
         self._drafter.begin(generate.prompt, generate.sampling, Start(slot, schedule.epoch, reused))
         opening = Open(slot, schedule.epoch, len(generate.prompt), generate.sampling, reused)
-        step = schedule.start(generate.prompt, generate.max_tokens, frozenset(generate.stop_tokens), reused)
+        stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
+        step = schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
         self._channels.announce([opening, *step.control])
+        for count in range(len(generate.prompt) + 1, schedule.verified + 1):
+            self._drafter.verified(schedule.tokens, count)
 
     def _abort(self, client: bytes, identifier: str) -> None:
         if self._running is not None and self._is(self._running, client, identifier):

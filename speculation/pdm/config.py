@@ -31,6 +31,7 @@ class ModuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frozen_layers: tuple[int, ...] = ()  # target layers, in order
     draft_token_ids: tuple[int, ...] | None = None  # ascending target ids; None is the whole vocabulary
     stages: tuple[int, ...] = ()  # numbers of stages that it was trained for
+    sha256: str | None = None  # in a file: of the weights beside it, see `integrity.checksum`
     format: Literal[1] = 1
 
     def __post_init__(self) -> None:

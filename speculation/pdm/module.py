@@ -11,7 +11,8 @@ from transformers import PreTrainedConfig
 from speculation.pdm.attention import RowAttention
 from speculation.pdm.cache import DraftCache
 from speculation.pdm.config import ModuleConfig
-from speculation.pdm.tower import build_tower, head_dim
+from speculation.pdm.tower import build_tower
+from workers.shared.model_files.facts import head_dim
 
 
 @torch.no_grad()
@@ -38,7 +39,7 @@ class DraftModule(nn.Module):
         self.config = config
         self.eps: float = target.rms_norm_eps
         self.kv_heads: int = target.num_key_value_heads
-        self.head_dim = head_dim(target)
+        self.head_dim = head_dim(target.to_dict())
         self.aggr_projs = nn.ModuleList(
             nn.Linear((kind + 1) * hidden, hidden, bias=False) for kind in range(len(config.anchors))
         )

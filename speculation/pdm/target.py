@@ -7,7 +7,8 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, read_json, tensor_files
+from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, tensor_files
 
 
 def read_target_config(folder: Path) -> PreTrainedConfig:

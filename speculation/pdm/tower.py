@@ -13,6 +13,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3Rot
 from speculation.pdm.attention import ATTENTION_NAME, register_attention
 from speculation.pdm.config import LayerType
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.facts import head_dim
 
 
 def _classes(model_type: str) -> tuple[Any, Any]:
@@ -31,12 +32,6 @@ def _classes(model_type: str) -> tuple[Any, Any]:
     return known[model_type]
 
 
-def head_dim(config: PreTrainedConfig) -> int:
-    """Width of one attention head of a text configuration."""
-    width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return width
-
-
 def tower_config(target: PreTrainedConfig, layers: int, layer_type: LayerType) -> PreTrainedConfig:
     """A configuration for `layers` layers of full attention with the target's dimensions."""
     if layer_type == "target":
@@ -47,7 +42,7 @@ def tower_config(target: PreTrainedConfig, layers: int, layer_type: LayerType) -
             intermediate_size=target.intermediate_size,
             num_attention_heads=target.num_attention_heads,
             num_key_value_heads=target.num_key_value_heads,
-            head_dim=head_dim(target),
+            head_dim=head_dim(target.to_dict()),
             hidden_act=target.hidden_act,
             rms_norm_eps=target.rms_norm_eps,
             attention_bias=getattr(target, "attention_bias", False),

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from speculation.training.examples.data import Example
+from workers.shared.errors import ConfigError
 
 _HEAD_ROWS = 512  # rows of full-vocabulary logits at a time
 
@@ -34,11 +36,22 @@ class Teacher(Protocol):
 
 
 def load_target(folder: Path, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
-    """The whole frozen target, for training and distillation only."""
-    # The dtype is given here and not to `to`: rotary frequencies must stay in float32.
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    """The whole frozen target, for training and distillation only; raises `ConfigError` where it cannot be loaded."""
+    try:
+        # The dtype is given here and not to `to`: rotary frequencies must stay in float32.
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ConfigError(f"{folder}: the target cannot be loaded: {error}") from error
     frozen: PreTrainedModel = model.to(device).eval().requires_grad_(False)
     return frozen
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The target's tokenizer; raises `ConfigError` where the model folder has none."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder}: no usable tokenizer: {error}") from error
 
 
 class LiveTeacher:

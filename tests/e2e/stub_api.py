@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from server.settings import ServerSettings, save_settings
 from tests.small_model import CHATML, EOS, write_model_folder
 from tests.stub_engine import StubEngine
+from workers.shared.fingerprint import server_fingerprint
 
 MODEL = "org/small"
 REPLY = "The quick brown fox: 🙂 jumps over 中文!"
@@ -105,7 +106,7 @@ def launch(folder: Path, scheme: str = "http", template: str = CHATML, **changes
     )
     settings = msgspec.structs.replace(settings, **changes)
     save_settings(settings, folder / "settings.json")
-    engine = StubEngine(settings.bus, lambda request: [EOS])
+    engine = StubEngine(settings.bus, lambda request: [EOS], fingerprint=server_fingerprint(model))
     engine.start()
     log = folder / "log"
     with log.open("wb") as sink:

@@ -1,6 +1,6 @@
 """How the text of a request's answers is to be read: which readers, and which special tokens they need to see."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from server.output.parts import PlainReader, Reader
@@ -20,15 +20,25 @@ PLAIN = Reading()
 
 
 def choose_reading(
-    dialect: Dialect | None, *, single: bool, reasoning: bool, opened: bool, kept: frozenset[int]
+    dialect: Dialect | None,
+    *,
+    single: bool,
+    forced: bool,
+    reasoning: bool,
+    opened: bool,
+    markers: Mapping[str, int | None],
 ) -> Reading:
-    """Tool calls are read if there is a dialect; `single` ends an answer with its first call.
+    """Tool calls are read if there is a dialect; `single` ends an answer with its first call, `forced` says that it
+    holds nothing else.
 
     `reasoning` says whether the model marks what it thinks, `opened` whether the prompt has begun it already.
+    `markers` are texts that mark either, with their ids where they are control tokens.
     """
+    if dialect is None and not reasoning:
+        return PLAIN
 
     def make() -> Reader:
-        answer = PlainReader() if dialect is None else dialect.reader(dialect.new_id, single=single)
+        answer = PlainReader() if dialect is None else dialect.reader(dialect.new_id, single=single, forced=forced)
         return ReasoningReader(answer, inside=opened) if reasoning else answer
 
-    return Reading(make, kept)
+    return Reading(make, frozenset(token for token in markers.values() if token is not None))

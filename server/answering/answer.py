@@ -1,4 +1,4 @@
-"""Answers a planned request: one JSON response, or a stream of server-sent events fed by the same deltas."""
+"""Answers a prepared request: one JSON response, or a stream of server-sent events fed by the same deltas."""
 
 import logging
 from collections.abc import AsyncGenerator, Iterable
@@ -8,13 +8,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.answering.disconnect import ClientGone, unless_disconnected
+from server.answering.event_stream import EventStream, event
+from server.answering.generation import Generation
 from server.errors import ApiError, bad_request
 from server.formatters.base import AnyFormat, Output
-from server.formatters.event_stream import EventStream, event
-from server.middleware.disconnect import ClientGone, unless_disconnected
-from server.output.generation import Generation
-from server.output.reading import PLAIN, Reading
-from server.preparation.sequences import Plan
+from server.middleware.request_id import request_id
+from server.preparation.sequences import PreparedRequest
 from server.service import Service, engine_errors
 
 log = logging.getLogger("echelon.server")
@@ -25,20 +25,19 @@ _CLIENT_CLOSED_REQUEST = 499
 async def answer(
     service: Service,
     request: Request,
-    plan: Plan,
+    prepared: PreparedRequest,
     form: AnyFormat,
     arrived: float,
-    reading: Reading = PLAIN,
 ) -> Response:
-    """The response to a planned request that arrived at `arrived` (service clock); raises `ApiError`."""
+    """The response to a prepared request that arrived at `arrived` (service clock); raises `ApiError`."""
     headers = {"X-Echelon-Rehearsal": "true"} if service.rehearsal else {}
     capacity = service.engine.capacity
-    if len(plan.generates) > capacity:
+    if len(prepared.generates) > capacity:
         # Waiting would not help, so this is not a 429.
         raise bad_request(f"'n' choices for every prompt make more than the {capacity} sequences of the queue", "n")
     with engine_errors():
-        generation = Generation(service, plan, arrived, reading)
-    if plan.stream:
+        generation = Generation(service, prepared, arrived, request_id(request.scope))
+    if prepared.stream:
         return EventStream(_events(generation, form), generation.close, headers, service.settings.ping_interval)
     try:
         with engine_errors():
@@ -52,7 +51,7 @@ async def answer(
 
 
 async def _collect(generation: Generation) -> list[Output]:
-    outputs = [Output() for _ in generation.plan.generates]
+    outputs = [Output() for _ in generation.request.generates]
     async for delta in generation.deltas():
         outputs[delta.index].add(delta)
     return outputs
@@ -62,17 +61,16 @@ async def _events(generation: Generation, form: AnyFormat) -> AsyncGenerator[byt
     """Chunks, or an error in their place, then what ends every stream: one never just ends."""
     try:
         with engine_errors():
-            yield _written(form, form.opening())
+            yield _written(form, form.opening(generation.chunk_usage))
             async with aclosing(generation.deltas()) as deltas:
                 async for delta in deltas:
-                    yield _written(form, form.chunks(delta))
+                    yield _written(form, form.chunks(delta, generation.chunk_usage))
         ending = _written(form, form.ending(generation.usage))
     except ApiError as error:
-        log.warning("%s: %s", generation.plan.id, error.message)
         ending = _written(form, form.failed(error))
     except Exception:  # the status line has gone out, so the error handlers cannot tell the client any more
-        log.exception("%s: internal error in a stream", generation.plan.id)
-        told = ApiError(500, f"internal error; the server's log has it under {generation.plan.id}")
+        log.exception("request=%s %s: internal error in a stream", generation.name, generation.request.id)
+        told = ApiError(500, f"internal error; the server's log has it under request {generation.name}")
         ending = _written(form, form.failed(told))
     yield ending if form.last is None else ending + event(form.last)
 
