@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help install serve test lint types contracts unit constraints clean
+.PHONY: help install serve test lint types contracts unit options constraints clean
 
 help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
 	@echo "make test                 install, then run lint, types, import contracts and all tests"
 	@echo "make install              create $(VENV) with everything, versions pinned in constraints.txt"
 	@echo "make unit                 the tests that need neither torch nor processes (seconds)"
+	@echo "make options              write docs/options.md from the declarations"
 	@echo "make constraints          pin what is installed now"
 
 install: $(INSTALLED)
@@ -42,6 +43,9 @@ contracts: $(INSTALLED)
 
 unit: $(INSTALLED)
 	$(BIN)/pytest tests/unit
+
+options: $(INSTALLED)
+	$(BIN)/python -m tests.options_page > docs/options.md
 
 constraints: $(INSTALLED)
 	{ head -n 1 constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new

@@ -20,7 +20,7 @@ SAMPLING = Sampling(seed=0)
 
 
 def engine(drafter: DrafterConfig) -> EngineConfig:
-    return EngineConfig("/nowhere", (1, 1), Endpoints("", "", (), ()), drafter=drafter)
+    return EngineConfig("/nowhere", (1, 1), Endpoints("", "", (), ()), 64, drafter=drafter)
 
 
 def look_up(verified: Sequence[int], tokens: Sequence[int], longest: int, shortest: int) -> int | None:
