@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from server.cli import training
+from server.cli import programs
 from speculation.training import distill
 from speculation.training.interruption import EXIT_INTERRUPTED, Interrupted, StopSignals
 from tests.model.pdm.runs import arguments
@@ -80,16 +80,16 @@ def test_the_commands_become_the_programs(target_folder: Path, monkeypatch: pyte
         raise Replaced(command[1:])
 
     monkeypatch.setattr(os, "execv", execv)
-    monkeypatch.setattr(training, "prepare_model", lambda _model: target_folder)
-    for module, rest, named, expected in (
-        ("train", ["--out", "o"], True, ["--out", "o", "--name", "it"]),
-        ("train", ["--name=other"], True, ["--name=other"]),
-        ("distill", ["--out", "o"], False, ["--out", "o"]),
+    monkeypatch.setattr(programs, "prepare_model", lambda _model: target_folder)
+    for name, rest, expected in (
+        ("train", ["--out", "o"], ["--out", "o", "--name", "it"]),
+        ("train", ["--name=other"], ["--name=other"]),
+        ("distill", ["--out", "o"], ["--out", "o"]),
     ):
-        monkeypatch.setattr(training, "display_name", lambda _model: "it")
+        monkeypatch.setattr(programs, "display_name", lambda _model: "it")
         with pytest.raises(Replaced) as replaced:
-            training._run(module, ["it", *rest], named=named)
-        assert replaced.value.args[0] == ["-m", module, str(target_folder), *expected]
+            programs.run_program(name, ["it", *rest])
+        assert replaced.value.args[0] == ["-m", f"speculation.training.{name}", str(target_folder), *expected]
 
 
 def test_a_distilling_run_ends_without_a_traceback(
