@@ -196,6 +196,7 @@ def local_engine(
         split=tuple(split),
         endpoints=msgspec.structs.replace(inproc_endpoints(len(split)), **(addresses or {})),
         transport="inprocess",
+        max_model_len=settings.pop("max_model_len", 2048),
         drafter=DrafterConfig(always=True, num_speculative_tokens=drafts),
         **settings,
     )
