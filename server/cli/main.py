@@ -40,6 +40,7 @@ class Transport(StrEnum):
     """Values of --transport."""
 
     auto = "auto"
+    unix = "unix"
     zmq = "zmq"
     gloo = "gloo"
     nccl = "nccl"
@@ -139,7 +140,7 @@ def serve_command(
     transport: Annotated[
         Transport,
         typer.Option(
-            help="Hidden states between stages; auto is zmq on CPUs, nccl on GPUs, inprocess on one GPU",
+            help="Hidden states between stages; auto is unix on CPUs of one host, nccl on GPUs, inprocess on one GPU",
             rich_help_panel=PIPELINE,
         ),
     ] = Transport.auto,

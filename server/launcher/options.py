@@ -6,10 +6,13 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from workers.decisions.split import balance, parse_split
 from workers.shared.config import DrafterConfig, DrafterName, Dtype, Endpoints, EngineConfig, TransportName
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
+from workers.shared.links import is_local, zmq_endpoint
 
 DEFAULT_STAGES = 2
 DEFAULT_MAX_MODEL_LEN = 8192  # a KV cache for more is only reserved when asked for
@@ -71,7 +74,7 @@ def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) 
     if options.transport != "auto":
         transport = options.transport
     elif on_cpu:
-        transport = "zmq"
+        transport = "unix" if all(map(is_local, endpoints.data)) else "zmq"
     else:
         transport = "nccl" if len(set(devices)) == len(split) else "inprocess"
     _require(transport != "nccl" or not on_cpu, "--transport nccl needs --device cuda; on CPUs use zmq or gloo")
@@ -85,6 +88,8 @@ def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) 
     )
     options.emulate.check()
     _require(options.stall_timeout > 0, "--stall-timeout must be more than 0 seconds")
+    if transport == "zmq":
+        endpoints = msgspec.structs.replace(endpoints, data=tuple(map(zmq_endpoint, endpoints.data)))
     return EngineConfig(
         model=str(model.folder),
         split=split,
@@ -215,8 +220,8 @@ def local_endpoints(folder: Path, stages: int, attempt: int) -> Endpoints:
     return Endpoints(
         bus=f"ipc://{folder}/bus",
         results=f"ipc://{folder}/results-{attempt}",
-        control=tuple(f"ipc://{folder}/control-{i}-{attempt}" for i in range(stages)),
-        data=tuple(f"ipc://{folder}/data-{i}-{attempt}" for i in range(stages)),
+        control=tuple(f"unix://{folder}/control-{i}-{attempt}" for i in range(stages)),
+        data=tuple(f"unix://{folder}/data-{i}-{attempt}" for i in range(stages)),
         rendezvous=f"file://{folder}/rendezvous-{attempt}",
     )
 

@@ -10,7 +10,7 @@ from workers.shared.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
 Dtype = Literal["float32", "bfloat16", "float16"]
-TransportName = Literal["zmq", "gloo", "nccl", "inprocess"]
+TransportName = Literal["unix", "zmq", "gloo", "nccl", "inprocess"]
 DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "scripted"]
 
 

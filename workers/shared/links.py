@@ -20,11 +20,22 @@ Buffer = bytes | bytearray | memoryview
 
 SCHEME = "unix://"
 INLINE = 64 * 1024  # bytes; a larger message goes as a file
+_HUNG_UP = select.POLLHUP | select.POLLERR
 _BACKLOG = 16
 _RETRY_SECONDS = 0.02  # between two attempts to reach a process that does not listen yet
 _WHOLE, _FILE = b"w", b"f"  # the first byte of a packet
 _ONE_DESCRIPTOR = socket.CMSG_LEN(4)
 _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+
+def is_local(endpoint: str) -> bool:
+    """Whether links serve this endpoint, rather than ZeroMQ."""
+    return endpoint.startswith(SCHEME)
+
+
+def zmq_endpoint(endpoint: str) -> str:
+    """The address of the same file for a ZeroMQ socket."""
+    return endpoint.replace(SCHEME, "ipc://", 1) if is_local(endpoint) else endpoint
 
 
 def socket_path(endpoint: str) -> Path:
@@ -49,6 +60,11 @@ class Link:
     def fileno(self) -> int:
         """For pollers: readable when a message has arrived or the peer has gone."""
         return self._socket.fileno()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the peer has gone; a last message of it may still be there to be received."""
+        return any(events & _HUNG_UP for _, events in self._readable.poll(0))
 
     @property
     def kept(self) -> bool:

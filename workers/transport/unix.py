@@ -7,7 +7,7 @@ from torch import Tensor
 
 from workers.shared.errors import OutOfStep, PeerLost
 from workers.shared.frames import Frame
-from workers.shared.links import Link, Listener
+from workers.shared.links import Link, Listener, connect
 
 HEADER = struct.Struct("<QQQQ")  # announcement number, sequence, epoch, position
 
@@ -15,20 +15,25 @@ HEADER = struct.Struct("<QQQQ")  # announcement number, sequence, epoch, positio
 class UnixOutbound:
     """Sends each tensor behind a header that names its frame."""
 
-    def __init__(self, link: Link, timeout: float) -> None:
-        """The receiver may be busy for `timeout` seconds."""
-        self._link = link
+    def __init__(self, endpoint: str, stage: int, timeout: float) -> None:
+        """Connects with the first tensor, when every stage is ready. The receiver may be busy for `timeout` seconds."""
+        self._endpoint = endpoint
+        self._receiver = f"stage {stage + 1}"
         self._timeout = timeout
+        self._link: Link | None = None
 
     def send(self, frame: Frame, hidden: Tensor) -> None:
         """See `Outbound`. Waits where the receiver is more frames behind than the kernel has room for."""
+        if self._link is None:
+            self._link = connect(self._endpoint, self._receiver, self._timeout)
         header = HEADER.pack(frame.index, frame.sequence, frame.epoch, frame.position)
         self._link.send(header, hidden.contiguous().cpu().view(torch.uint8).numpy().reshape(-1).data)
         self._link.drain(self._timeout)
 
     def close(self) -> None:
         """See `Outbound`."""
-        self._link.close()
+        if self._link is not None:
+            self._link.close()
 
 
 class UnixInbound:
