@@ -8,33 +8,48 @@ import msgspec
 import zmq
 
 from speculation.stage_lines import open_lines
-from workers.shared.bus import encode, open_socket
+from workers.shared.bus import Intake, encode, open_socket
 from workers.shared.config import Endpoints
-from workers.shared.messages import FromEngine, FromStage, Shutdown, ToEngine, ToStage
+from workers.shared.messages import Failed, FromEngine, FromStage, Sample, Shutdown, ToEngine, ToStage
 
 
 class Channels:
     """Binds everything rank 0 listens on. What is in flight is bounded by credits, so no queue grows."""
 
-    def __init__(self, context: "zmq.Context[Any]", endpoints: Endpoints) -> None:
+    def __init__(self, context: "zmq.Context[Any]", endpoints: Endpoints, silence: float | None = None) -> None:
+        """After `silence` seconds without a sign of life a connection counts as lost; None: only when it is closed."""
         self.announce_ns = 0  # spent in `announce`
         listen = endpoints.listen
-        self._bus = open_socket(context, zmq.ROUTER, endpoints.bus, bind=True, listen=listen)
-        self._lines = open_lines(context, endpoints)
+        self._bus = open_socket(context, zmq.ROUTER, endpoints.bus, bind=True, listen=listen, silence=silence)
+        self._bus.setsockopt(zmq.ROUTER_MANDATORY, 1)  # what cannot be delivered is an error
+        self._lines = open_lines(context, endpoints, silence)
+        self._stages = len(endpoints.control)
         self._poller = zmq.Poller()
         self._poller.register(self._bus, zmq.POLLIN)
         self._lines.register(self._poller)
-        self._from_stage = msgspec.msgpack.Decoder(FromStage)
-        self._to_engine = msgspec.msgpack.Decoder(ToEngine)
+        self._vanished: set[bytes] = set()
+        self._from_stages: Intake[FromStage] = Intake(FromStage, "results channel")
+        self._from_clients: Intake[ToEngine] = Intake(ToEngine, "request bus")
 
     def wait(self, seconds: float) -> None:
         """Sleeps until a message arrives or `seconds` have passed."""
         self._lines.noticed(dict(self._poller.poll(int(seconds * 1000))))
 
+    @property
+    def dropped(self) -> int:
+        """Messages that could not be read."""
+        return self._from_stages.dropped + self._from_clients.dropped
+
     def result(self) -> FromStage | None:
         """The next message of a stage, if one has arrived."""
-        message = self._lines.receive()
-        return None if message is None else self._from_stage.decode(message)
+        while (data := self._lines.receive()) is not None:
+            message = self._from_stages.read(data)
+            if message is None:
+                continue
+            if isinstance(message, Sample) or message.stage < self._stages:
+                return message
+            self._from_stages.drop(f"there is no stage {message.stage}")
+        return None
 
     def departed(self) -> list[int]:
         """Stages that have closed their control channel, or died, since the last call."""
@@ -42,11 +57,16 @@ class Channels:
 
     def request(self) -> tuple[bytes, ToEngine] | None:
         """The next message of a client with the client's address, if one has arrived."""
-        try:
-            client, message = self._bus.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
-        return client, self._to_engine.decode(message)
+        while True:
+            try:
+                client, *parts = self._bus.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            data = parts[0] if len(parts) == 1 else b""
+            if (message := self._from_clients.read(data)) is not None:
+                return client, message
+            if (named := _read_id(data)) is not None:
+                self.answer(client, Failed(named, f"the engine cannot read this request: {self._from_clients.reason}"))
 
     def announce(self, messages: Sequence[ToStage]) -> None:
         """Sends messages to every stage, in order. Raises `PeerLost` where a stage is not connected."""
@@ -60,10 +80,32 @@ class Channels:
         self._lines.dismiss(encode(Shutdown()))
 
     def answer(self, client: bytes, message: FromEngine) -> None:
-        """Sends a message to a client; one that has gone is forgotten by ZeroMQ."""
-        self._bus.send_multipart((client, encode(message)))
+        """Sends a message to a client; see `vanished`."""
+        try:
+            self._bus.send_multipart((client, encode(message)))
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._vanished.add(client)
+
+    def vanished(self) -> set[bytes]:
+        """Clients to which something could not be delivered since the last call: their connections are gone."""
+        vanished, self._vanished = self._vanished, set()
+        return vanished
 
     def close(self) -> None:
         """Closes all sockets, after the last control messages have left."""
         self._lines.close()
         self._bus.close()
+
+
+class _Named(msgspec.Struct):
+    id: str
+
+
+def _read_id(data: bytes) -> str | None:
+    """The id of a request that cannot be read otherwise, as of a client of another version."""
+    try:
+        return msgspec.msgpack.decode(data, type=_Named).id
+    except (msgspec.MsgspecError, RecursionError):
+        return None

@@ -42,11 +42,14 @@ class StageLines(Protocol):
         """Closes everything, after the last messages have left."""
 
 
-def open_lines(context: "zmq.Context[Any]", endpoints: Endpoints) -> StageLines:
-    """Listens for all stages: over links where they run on this host, else over ZeroMQ."""
+def open_lines(context: "zmq.Context[Any]", endpoints: Endpoints, silence: float | None) -> StageLines:
+    """Listens for all stages: over links where they run on this host, else over ZeroMQ.
+
+    Between hosts a connection is lost after `silence` seconds without a sign of life; None: when it is closed.
+    """
     if all(map(is_local, endpoints.control)):
         return LinkLines(endpoints.control)
-    return ZmqLines(context, endpoints)
+    return ZmqLines(context, endpoints, silence)
 
 
 class LinkLines:
@@ -154,11 +157,12 @@ class LinkLines:
 class ZmqLines:
     """A PUSH socket a stage, and one PULL socket for the results of all."""
 
-    def __init__(self, context: "zmq.Context[Any]", endpoints: Endpoints) -> None:
+    def __init__(self, context: "zmq.Context[Any]", endpoints: Endpoints, silence: float | None) -> None:
         listen = endpoints.listen
         self._results = open_socket(context, zmq.PULL, endpoints.results, bind=True, listen=listen)
         self._control = [
-            open_socket(context, zmq.PUSH, endpoint, bind=True, listen=listen) for endpoint in endpoints.control
+            open_socket(context, zmq.PUSH, endpoint, bind=True, listen=listen, silence=silence)
+            for endpoint in endpoints.control
         ]
         for socket in self._control:
             socket.setsockopt(zmq.SNDTIMEO, _SEND_MS)

@@ -12,27 +12,22 @@ from workers.shared.connection import ConnectionWatch
 from workers.shared.errors import PeerLost
 from workers.shared.links import Link, connect, is_local
 from workers.shared.messages import FromStage, ToStage
+from workers.stage.parts import Channel
 
 _PEER = "rank 0"
 _CONNECT_SECONDS = 60.0  # rank 0 listens before it loads anything
 _LAST_WORDS = 1.0  # seconds that the reason of an end may take to be delivered
 
 
-class ControlChannel(Protocol):
-    """Ordered messages of rank 0, and the way back. Rank 0 says nothing until all stages are ready."""
+class ControlChannel(Channel, Protocol):
+    """Ordered messages of rank 0, and the way back. Rank 0 says nothing until all stages are ready.
+
+    `heard` raises `PeerLost` where rank 0 has gone, or after too long a silence: rank 0 pings every second.
+    """
 
     @property
     def orphaned(self) -> bool:
         """Whether the rank 0 that this stage belongs to has gone; another one may already listen at its address."""
-
-    def heard(self, *, wait: bool) -> Iterator[ToStage]:
-        """Everything that has arrived; waits for the first message if asked to.
-
-        Raises `PeerLost` where rank 0 has gone, or after too long a silence: rank 0 pings every second.
-        """
-
-    def report(self, message: FromStage) -> None:
-        """Sends to rank 0."""
 
     def close(self) -> None:
         """Ends the channels, once what was reported is delivered as far as rank 0 still takes it."""
