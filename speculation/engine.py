@@ -18,6 +18,7 @@ from speculation.stats import StatsRecorder
 from speculation.stream import Request, Stream
 from workers.shared.config import EngineConfig
 from workers.shared.errors import OutOfStep
+from workers.shared.fingerprint import engine_fingerprint
 from workers.shared.messages import (
     Abort,
     EngineInfo,
@@ -79,6 +80,7 @@ class Engine:
             rehearsal=config.rehearsal,
             emulated=config.emulate,
             num_speculative_tokens=config.drafter.num_speculative_tokens,
+            fingerprint=engine_fingerprint(config),
         )
 
     def stop(self) -> None:
@@ -91,7 +93,7 @@ class Engine:
         Raises `PeerLost`, `OutOfStep` or `ConfigError` when the group cannot go on.
         """
         try:
-            self._group.await_ready(lambda: self._stopping)
+            self._group.await_ready(self._info.fingerprint, lambda: self._stopping)
             self._channels.announce([Observe(self._drafters[0].anchors)])
             more = False
             while not self._stopping:
@@ -211,8 +213,9 @@ class Engine:
         )
         self._least_recent.remove(slot)
         self._least_recent.append(slot)
-        self._running = self._streams[slot]
-        self._channels.announce(self._running.begin(request, reused))
+        stream = self._running = self._streams[slot]
+        self._channels.announce(stream.begin(request, reused))
+        stream.recall()
 
     def _abort(self, client: bytes, identifier: str) -> None:
         stream = self._running

@@ -8,8 +8,9 @@ import zmq
 from workers.shared.bus import open_socket
 from workers.shared.config import Endpoints
 from workers.shared.connection import ConnectionWatch
+from workers.shared.endpoints import is_local
 from workers.shared.errors import PeerLost
-from workers.shared.links import Link, Listener, is_local
+from workers.shared.links import Link, Listener
 
 _LAST_WORDS = 1.0  # seconds that a closing control channel may take to deliver the shutdown
 _SEND_MS = 5000  # a control message waits only while its stage is not connected

@@ -21,7 +21,7 @@ def build_drafters(config: EngineConfig, vocab_size: int, governor: Governor) ->
     """
     row = DRAFTERS[config.drafter.name]
     make = _loader(row.loader)(config, vocab_size)
-    grammars = load_grammars(Path(config.model)) if row.takes_grammar else None
+    grammars = load_grammars(Path(config.model)) if row.has_opinion else None
     drafters = []
     for slot in range(config.sequences):
         drafter = make(slot)

@@ -12,13 +12,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 
+from workers.shared.endpoints import socket_path
 from workers.shared.errors import PeerLost
 
 Buffer = bytes | bytearray | memoryview
 
-SCHEME = "unix://"
 INLINE = 64 * 1024  # bytes; a larger message goes as a file
 _HUNG_UP = select.POLLHUP | select.POLLERR
 _BACKLOG = 16
@@ -26,21 +25,6 @@ _RETRY_SECONDS = 0.02  # between two attempts to reach a process that does not l
 _WHOLE, _FILE = b"w", b"f"  # the first byte of a packet
 _ONE_DESCRIPTOR = socket.CMSG_LEN(4)
 _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-
-
-def is_local(endpoint: str) -> bool:
-    """Whether links serve this endpoint, rather than ZeroMQ."""
-    return endpoint.startswith(SCHEME)
-
-
-def zmq_endpoint(endpoint: str) -> str:
-    """The address of the same file for a ZeroMQ socket."""
-    return endpoint.replace(SCHEME, "ipc://", 1) if is_local(endpoint) else endpoint
-
-
-def socket_path(endpoint: str) -> Path:
-    """The file of a `unix://` endpoint."""
-    return Path(endpoint.removeprefix(SCHEME))
 
 
 class Link:

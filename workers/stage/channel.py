@@ -9,8 +9,9 @@ import zmq
 from workers.shared.bus import encode, open_socket
 from workers.shared.config import Endpoints
 from workers.shared.connection import ConnectionWatch
+from workers.shared.endpoints import is_local
 from workers.shared.errors import PeerLost
-from workers.shared.links import Link, connect, is_local
+from workers.shared.links import Link, connect
 from workers.shared.messages import FromStage, ToStage
 from workers.stage.parts import Channel
 
