@@ -17,6 +17,7 @@ import zmq
 
 from tests.e2e.serving import Serving, command, wait_until
 from workers.shared.config import load_config
+from workers.shared.endpoints import socket_path
 
 STAGES = 3
 ROLES = [("speculation",), *(("--stage", str(stage)) for stage in range(STAGES))]
@@ -150,16 +151,19 @@ def make_noise(server: Serving, rng: random.Random) -> None:
     """Random bytes to every socket of the engine, raw and as ZeroMQ messages of the wrong and of the right kind."""
     words = command(server.process("speculation"))
     endpoints = load_config(Path(words[words.index("--config") + 1])).endpoints
+    for endpoint in (*endpoints.control, *endpoints.data[1:]):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.connect(str(socket_path(endpoint)))
+            link.sendall(rng.randbytes(300))
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(endpoints.bus.removeprefix("ipc://"))
+        raw.sendall(rng.randbytes(300))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    for endpoint in (endpoints.bus, endpoints.results, *endpoints.control, *endpoints.data[1:]):
-        with socket.socket(socket.AF_UNIX) as raw:
-            raw.connect(endpoint.removeprefix("ipc://"))
-            raw.sendall(rng.randbytes(300))
-        for kind in (zmq.DEALER, zmq.PUSH, zmq.REQ):
-            stranger = context.socket(kind)
-            stranger.setsockopt(zmq.LINGER, 100)
-            stranger.connect(endpoint)
-            for _ in range(1 if kind == zmq.REQ else 20):
-                stranger.send(rng.randbytes(rng.randrange(100)))
-            stranger.close()
+    for kind in (zmq.DEALER, zmq.PUSH, zmq.REQ):
+        stranger = context.socket(kind)
+        stranger.setsockopt(zmq.LINGER, 100)
+        stranger.connect(endpoints.bus)
+        for _ in range(1 if kind == zmq.REQ else 20):
+            stranger.send(rng.randbytes(rng.randrange(100)))
+        stranger.close()
     context.term()

@@ -10,7 +10,7 @@ from tests.harness import local_engine
 from workers.shared.emulation import Emulation
 from workers.shared.grammar import Grammars
 from workers.shared.messages import FromStage, Sample, Sampling
-from workers.stage.loop import ControlChannel
+from workers.stage.channel import ZmqChannel
 
 
 def test_a_frame_may_take_longer_than_a_stage_may_be_silent(tiny_model: Path) -> None:
@@ -42,17 +42,17 @@ def test_others_are_served_while_a_grammar_is_compiled(tiny_model: Path, monkeyp
 
 
 def test_a_lost_sample_is_noticed_though_all_loops_turn(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = ControlChannel.report
+    report = ZmqChannel.report
     samples: list[Sample] = []
 
-    def lossy(channel: ControlChannel, message: FromStage) -> None:
+    def lossy(channel: ZmqChannel, message: FromStage) -> None:
         if isinstance(message, Sample):
             samples.append(message)
             if len(samples) == 5:
                 return
         report(channel, message)
 
-    monkeypatch.setattr(ControlChannel, "report", lossy)
+    monkeypatch.setattr(ZmqChannel, "report", lossy)
     engine = local_engine(tiny_model, (8, 8), max_model_len=64, stall_timeout=1.0)
     running = engine.__enter__()
     running.client.send([40] * 20, 20)

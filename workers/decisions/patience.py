@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from workers.shared.messages import StageTimings
 
 _SLACK = 8.0  # times as long as frames took so far: other processes may come and take the machine
-_UNMEASURED = 1 / 16  # of the limit for one token, where no frame has been timed yet
+_UNMEASURED = 1 / 64  # of the limit for one token, where no frame has been timed yet
 
 
 def frame_limit(limit: float, tokens: int, timings: Sequence[StageTimings]) -> float:

@@ -1,34 +1,36 @@
-"""Grammars are compiled beside the last stage's loop: it takes seconds, and other sequences go on."""
+"""Grammars are compiled beside the last stage's loop: it takes up to seconds, in which other sequences go on."""
 
-from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future, wait
 
-import zmq
+from llguidance import LLMatcher
 
-from workers.shared.bus import encode
 from workers.shared.grammar import Grammars
-from workers.shared.messages import Compile, Compiled
+from workers.shared.messages import Compile
 
-_LINGER_MS = 1000
+_AT_ONCE = 0.01  # seconds that the loop waits itself: most grammars take less
 
 
 class GrammarCompiler:
-    """Says of each grammar when it is compiled, on a socket of its own: sockets belong to one thread."""
+    """Invariant: every number is told by `finished` once, when its grammar is compiled."""
 
-    def __init__(self, stage: int, grammars: Grammars | None, open_results: Callable[[], "zmq.Socket[Any]"]) -> None:
-        """Without `grammars` there is nothing to compile, and requests fail with their first sample."""
-        self._stage = stage
+    def __init__(self, grammars: Grammars | None) -> None:
+        """Without `grammars` there is nothing to compile, and requests that have one fail with their first sample."""
         self._grammars = grammars
-        self._open_results = open_results
+        self._running: dict[int, Future[LLMatcher]] = {}
+        self._finished: list[int] = []
 
     def compile(self, message: Compile) -> None:
-        """Returns at once."""
+        """Begins."""
         if self._grammars is None:
-            self._tell(message.number)
-        else:
-            self._grammars.prepare(message.grammar).add_done_callback(lambda _: self._tell(message.number))
+            self._finished.append(message.number)
+            return
+        self._running[message.number] = self._grammars.prepare(message.grammar)
+        wait(self._running.values(), _AT_ONCE)
 
-    def _tell(self, number: int) -> None:
-        results = self._open_results()
-        results.send(encode(Compiled(self._stage, number)))
-        results.close(linger=_LINGER_MS)
+    def finished(self) -> list[int]:
+        """Numbers of the messages whose grammars are ready, or cannot be compiled, since the last call."""
+        done = [number for number, future in self._running.items() if future.done()]
+        for number in done:
+            del self._running[number]
+        finished, self._finished = [*self._finished, *done], []
+        return finished
