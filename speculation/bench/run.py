@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
-from pathlib import Path
 
+import psutil
 from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Answer, Cell, CellKey, Folder
@@ -207,8 +207,4 @@ def _near_ties(lane: _Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet
 
 def available_bytes() -> int:
     """Memory that new processes could have."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    raise ConfigError("/proc/meminfo has no MemAvailable; echelon bench needs Linux")
+    return int(psutil.virtual_memory().available)
