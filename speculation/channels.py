@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import zmq
 
-from workers.shared.bus import encode, open_socket
+from workers.shared.bus import Intake, encode, open_socket
 from workers.shared.config import Endpoints
 from workers.shared.connection import ConnectionWatch
 from workers.shared.errors import PeerLost
-from workers.shared.messages import FromEngine, FromStage, Shutdown, ToEngine, ToStage
+from workers.shared.messages import Failed, FromEngine, FromStage, Sample, Shutdown, ToEngine, ToStage
 
 _LAST_WORDS_MS = 1000  # how long a closing control channel may take to deliver the shutdown
 _SEND_MS = 5000  # a control message waits only while its stage is not connected
@@ -21,13 +21,16 @@ _SEND_MS = 5000  # a control message waits only while its stage is not connected
 class Channels:
     """Binds everything rank 0 listens on. What is in flight is bounded by credits, so no queue grows."""
 
-    def __init__(self, context: "zmq.Context[Any]", endpoints: Endpoints) -> None:
+    def __init__(self, context: "zmq.Context[Any]", endpoints: Endpoints, silence: float | None = None) -> None:
+        """After `silence` seconds without a sign of life a connection counts as lost; None: only when it is closed."""
         self.announce_ns = 0  # spent in `announce`
         listen = endpoints.listen
-        self._bus = open_socket(context, zmq.ROUTER, endpoints.bus, bind=True, listen=listen)
+        self._bus = open_socket(context, zmq.ROUTER, endpoints.bus, bind=True, listen=listen, silence=silence)
+        self._bus.setsockopt(zmq.ROUTER_MANDATORY, 1)  # what cannot be delivered is an error
         self._results = open_socket(context, zmq.PULL, endpoints.results, bind=True, listen=listen)
         self._control = [
-            open_socket(context, zmq.PUSH, endpoint, bind=True, listen=listen) for endpoint in endpoints.control
+            open_socket(context, zmq.PUSH, endpoint, bind=True, listen=listen, silence=silence)
+            for endpoint in endpoints.control
         ]
         for socket in self._control:
             socket.setsockopt(zmq.SNDTIMEO, _SEND_MS)
@@ -35,19 +38,32 @@ class Channels:
         self._poller = zmq.Poller()
         self._poller.register(self._bus, zmq.POLLIN)
         self._poller.register(self._results, zmq.POLLIN)
-        self._from_stage = msgspec.msgpack.Decoder(FromStage)
-        self._to_engine = msgspec.msgpack.Decoder(ToEngine)
+        self._vanished: set[bytes] = set()
+        self._from_stages: Intake[FromStage] = Intake(FromStage, "results channel")
+        self._from_clients: Intake[ToEngine] = Intake(ToEngine, "request bus")
 
     def wait(self, seconds: float) -> None:
         """Sleeps until a message arrives or `seconds` have passed."""
         self._poller.poll(int(seconds * 1000))
 
+    @property
+    def dropped(self) -> int:
+        """Messages that could not be read."""
+        return self._from_stages.dropped + self._from_clients.dropped
+
     def result(self) -> FromStage | None:
         """The next message of a stage, if one has arrived."""
-        try:
-            return self._from_stage.decode(self._results.recv(zmq.NOBLOCK))
-        except zmq.Again:
-            return None
+        while True:
+            try:
+                data = self._results.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            message = self._from_stages.read(data)
+            if message is None:
+                continue
+            if isinstance(message, Sample) or message.stage < len(self._control):
+                return message
+            self._from_stages.drop(f"there is no stage {message.stage}")
 
     def departed(self) -> list[int]:
         """Stages that have closed their control channel, or died, since the last call."""
@@ -55,11 +71,16 @@ class Channels:
 
     def request(self) -> tuple[bytes, ToEngine] | None:
         """The next message of a client with the client's address, if one has arrived."""
-        try:
-            client, message = self._bus.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
-        return client, self._to_engine.decode(message)
+        while True:
+            try:
+                client, *parts = self._bus.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            data = parts[0] if len(parts) == 1 else b""
+            if (message := self._from_clients.read(data)) is not None:
+                return client, message
+            if (named := _read_id(data)) is not None:
+                self.answer(client, Failed(named, f"the engine cannot read this request: {self._from_clients.reason}"))
 
     def announce(self, messages: Sequence[ToStage]) -> None:
         """Sends messages to every stage, in order. Raises `PeerLost` where a stage is not connected."""
@@ -80,8 +101,18 @@ class Channels:
                 socket.send(encode(Shutdown()), zmq.NOBLOCK)
 
     def answer(self, client: bytes, message: FromEngine) -> None:
-        """Sends a message to a client; one that has gone is forgotten by ZeroMQ."""
-        self._bus.send_multipart((client, encode(message)))
+        """Sends a message to a client; see `vanished`."""
+        try:
+            self._bus.send_multipart((client, encode(message)))
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._vanished.add(client)
+
+    def vanished(self) -> set[bytes]:
+        """Clients to which something could not be delivered since the last call: their connections are gone."""
+        vanished, self._vanished = self._vanished, set()
+        return vanished
 
     def close(self) -> None:
         """Closes all sockets, after the last control messages have left."""
@@ -91,3 +122,15 @@ class Channels:
             socket.close(linger=_LAST_WORDS_MS)
         self._bus.close()
         self._results.close()
+
+
+class _Named(msgspec.Struct):
+    id: str
+
+
+def _read_id(data: bytes) -> str | None:
+    """The id of a request that cannot be read otherwise, as of a client of another version."""
+    try:
+        return msgspec.msgpack.decode(data, type=_Named).id
+    except (msgspec.MsgspecError, RecursionError):
+        return None

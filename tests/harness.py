@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,8 @@ import zmq
 from speculation.channels import Channels
 from speculation.decisions.governor import Governor
 from speculation.decisions.policy import choose_policy
-from speculation.drafters.base import Drafter, DrafterWrapper
+from speculation.drafters.base import Drafter, DrafterWrapper, Maker
+from speculation.drafters.guarded import GuardedDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.engine import Engine
 from workers.shared.bus import encode, open_socket
@@ -24,12 +25,12 @@ from workers.shared.messages import (
     Failed,
     FromEngine,
     Generate,
+    KeepAlive,
     Probe,
     Sampling,
     SpeculationCounts,
     Status,
     TokenLogprobs,
-    Tokens,
 )
 from workers.shared.model_files.facts import read_facts
 from workers.stage.launch import start_threads
@@ -44,13 +45,22 @@ class SwitchableDrafter(DrafterWrapper):
         super().__init__(NoDrafter())
         self.anchors = anchors
 
-    @property
-    def current(self) -> Drafter:
-        return self._inner
-
-    @current.setter
-    def current(self, drafter: Drafter) -> None:
+    def switch(self, drafter: Drafter) -> None:
         self._inner = drafter
+
+
+class Drafting:
+    """The drafters of all slots of an engine."""
+
+    def __init__(self, slots: int, anchors: tuple[int, ...]) -> None:
+        self._inner = [SwitchableDrafter(anchors) for _ in range(slots)]
+        self.guarded = [GuardedDrafter(inner) for inner in self._inner]
+        self.may_fail = False
+
+    def use(self, drafter: Drafter | Maker) -> None:
+        """From now on, `drafter` for whatever slot, if it keeps nothing from one request to the next; or one each."""
+        for slot, inner in enumerate(self._inner):
+            inner.switch(drafter if isinstance(drafter, Drafter) else drafter(slot))
 
 
 @dataclass
@@ -85,7 +95,11 @@ class Client:
     def abort(self, identifier: str) -> None:
         self._socket.send(encode(Abort(identifier)))
 
-    def receive(self) -> Tokens | Failed | Status:
+    def send_bytes(self, *parts: bytes) -> None:
+        """Whatever a stranger may send."""
+        self._socket.send_multipart(parts)
+
+    def receive(self) -> FromEngine:
         """The next message; fails the test after two minutes of silence."""
         assert self._socket.poll(_TIMEOUT_MS), "the engine says nothing"
         return self._decoder.decode(self._socket.recv())
@@ -95,7 +109,7 @@ class Client:
         result = Result()
         while True:
             message = self.receive()
-            if isinstance(message, Status) or message.id != identifier:
+            if isinstance(message, Status | KeepAlive) or message.id != identifier:
                 continue
             if isinstance(message, Failed):
                 result.error = message.error
@@ -132,10 +146,14 @@ class LocalEngine:
     """A running engine and what a test needs of it."""
 
     client: Client
-    drafter: SwitchableDrafter
+    drafting: Drafting
     engine: Engine
     vocab_size: int
-    split: tuple[int, ...]
+    config: EngineConfig
+
+    @property
+    def split(self) -> tuple[int, ...]:
+        return self.config.split
 
 
 def inproc_endpoints(stages: int) -> Endpoints:
@@ -150,25 +168,31 @@ def inproc_endpoints(stages: int) -> Endpoints:
 
 @contextmanager
 def local_engine(
-    folder: Path, split: Sequence[int], anchors: tuple[int, ...] = (), *, drafts: int = 0, **settings: Any
+    folder: Path,
+    split: Sequence[int],
+    anchors: tuple[int, ...] = (),
+    *,
+    drafts: int = 0,
+    addresses: Mapping[str, str] | None = None,
+    **settings: Any,
 ) -> Iterator[LocalEngine]:
     """Runs the model in `folder` with `split` layers a stage, tapped at `anchors`; `settings` go to `EngineConfig`.
 
-    `drafts` is `num_speculative_tokens`.
+    `drafts` is `num_speculative_tokens`; `addresses` replace some of the endpoints.
     """
     config = EngineConfig(
         model=str(folder),
         split=tuple(split),
-        endpoints=inproc_endpoints(len(split)),
+        endpoints=msgspec.structs.replace(inproc_endpoints(len(split)), **(addresses or {})),
         transport="inprocess",
         drafter=DrafterConfig(always=True, num_speculative_tokens=drafts),
         **settings,
     )
     vocab_size = read_facts(folder).vocab_size
     context: zmq.Context[Any] = zmq.Context()
-    drafter = SwitchableDrafter(anchors)
+    drafting = Drafting(config.sequences, anchors)
     channels = Channels(context, config.endpoints)
-    engine = Engine(config, vocab_size, choose_policy(config), drafter, channels, Governor(config.stages))
+    engine = Engine(config, vocab_size, choose_policy(config), drafting.guarded, channels, Governor(config.stages))
     failures: list[Exception] = []
 
     def run() -> None:
@@ -183,7 +207,7 @@ def local_engine(
     client = Client(context, config.endpoints.bus)
     try:
         client.status()
-        yield LocalEngine(client, drafter, engine, vocab_size, config.split)
+        yield LocalEngine(client, drafting, engine, vocab_size, config)
     finally:
         engine.stop()
         for running in (thread, *stages):
@@ -192,3 +216,4 @@ def local_engine(
         channels.close()
         context.term()
     assert not failures, failures
+    assert drafting.may_fail or not any(drafter.failures for drafter in drafting.guarded), "a drafter failed"

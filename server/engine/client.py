@@ -14,7 +14,18 @@ from server.engine.health import EngineHealth
 from server.engine.rates import EngineFigures
 from workers.shared.bus import encode, open_socket
 from workers.shared.errors import EchelonError
-from workers.shared.messages import Abort, EngineInfo, Failed, FromEngine, Generate, Probe, Status, ToEngine, Tokens
+from workers.shared.messages import (
+    Abort,
+    EngineInfo,
+    Failed,
+    FromEngine,
+    Generate,
+    KeepAlive,
+    Probe,
+    Status,
+    ToEngine,
+    Tokens,
+)
 
 log = logging.getLogger("echelon.server")
 
@@ -220,6 +231,8 @@ class EngineClient:
                 if self.figures.status is None:
                     log.info("engine ready: %s", message.info)
                 self.figures.update(message)
+            return
+        if isinstance(message, KeepAlive):
             return
         if isinstance(message, Tokens) and message.tokens:
             self._health.heard(self._clock())

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from workers.decisions.split import balance, parse_split
-from workers.shared.config import DrafterConfig, DrafterName, Dtype, Endpoints, EngineConfig, TransportName
+from workers.shared.config import DrafterConfig, Dtype, Endpoints, EngineConfig, TransportName
+from workers.shared.drafters import DRAFTERS
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
 
@@ -29,7 +30,7 @@ class ModelSize:
 class DrafterOptions:
     """The drafter's part of `echelon serve`'s options."""
 
-    name: DrafterName | Literal["auto"] = "auto"
+    name: str = "auto"
     module: Path | None = None
     model: str | None = None  # as MODEL: not yet prepared
     num_speculative_tokens: int = 0
@@ -80,7 +81,7 @@ def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) 
     _require(options.delta >= 0, "--delta must be 0 or more")
     _require(options.threads >= 1, "--threads must be at least 1")
     _require(
-        not options.hollow_stages or (on_cpu and options.drafter.name in ("none", "scripted")),
+        not options.hollow_stages or (on_cpu and DRAFTERS[options.drafter.name].reads == "nothing"),
         "--hollow-stages is for --device cpu and --drafter none or scripted: there is nothing to draft from",
     )
     options.emulate.check()
@@ -166,19 +167,19 @@ def choose_drafter_config(options: DrafterOptions, target: str, shipped: Path | 
     `target` is the model's name, `shipped` the module that comes with Echelon for it, `device` that of the stages.
     """
     module = options.module or shipped
-    name: DrafterName
     if options.name != "auto":
         name = options.name
     elif options.model is not None:
         name = "model"
     else:  # a module cannot fill frames of several tokens
         name = "ngram" if module is None or options.num_speculative_tokens else "pdm+ngram"
-    uses_module = name in ("pdm", "pdm+ngram")
+    row = DRAFTERS[name]
+    uses_module = row.needs_module
     _require(1 <= options.ngram_min <= options.ngram_max, "--ngram-min must be at least 1 and at most --ngram-max")
     _require(options.threads >= 1, "--draft-threads must be at least 1")
     _require(options.num_speculative_tokens >= 0, "--num-speculative-tokens must be 0 or more")
     _require(
-        (name == "model") == (options.model is not None),
+        row.needs_model == (options.model is not None),
         "--drafter model and --draft-model MODEL belong together: a small model with the vocabulary of the target",
     )
     _require(
@@ -187,8 +188,10 @@ def choose_drafter_config(options: DrafterOptions, target: str, shipped: Path | 
     )
     scripted = {"--script": options.script, "--scripted-acceptance": options.acceptance}
     given = [flag for flag, value in scripted.items() if value is not None]
-    _require(name == "scripted" or not given, f"{' and '.join(given)} is for --drafter scripted")
-    _require(name != "scripted" or len(given) == 1, "--drafter scripted needs --script FILE or --scripted-acceptance P")
+    _require(row.needs_script or not given, f"{' and '.join(given)} is for --drafter scripted")
+    _require(
+        not row.needs_script or len(given) == 1, "--drafter scripted needs --script FILE or --scripted-acceptance P"
+    )
     _require(uses_module or options.module is None, f"--draft-module is for --drafter pdm or pdm+ngram, not {name}")
     _require(
         not uses_module or module is not None,
@@ -205,7 +208,7 @@ def choose_drafter_config(options: DrafterOptions, target: str, shipped: Path | 
         ngram_max=options.ngram_max,
         ngram_min=options.ngram_min,
         script=None if options.script is None else str(options.script.resolve()),
-        always=options.always or name == "scripted",
+        always=options.always or row.needs_script,
         scripted_acceptance=options.acceptance,
     )
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from workers.shared.config import EngineConfig
+from workers.shared.drafters import DRAFTERS, drafters_for_rounds
 from workers.shared.errors import ConfigError
 
 
@@ -41,10 +42,10 @@ def choose_policy(config: EngineConfig) -> FramePolicy:
         raise ConfigError(
             f"--delta {config.delta}: with --num-speculative-tokens {drafts} one frame is in flight; leave out either"
         )
-    if config.drafter.name in ("pdm", "pdm+ngram"):
+    if not DRAFTERS[config.drafter.name].works_in_rounds:
         raise ConfigError(
             f"--drafter {config.drafter.name} reads hidden states of tokens in flight, and with "
-            f"--num-speculative-tokens {drafts} none is in flight while drafts are made: use ngram or model, or leave "
-            f"--num-speculative-tokens out"
+            f"--num-speculative-tokens {drafts} none is in flight while drafts are made: use "
+            f"{drafters_for_rounds()}, or leave --num-speculative-tokens out"
         )
     return draft_then_verify(config.stages, drafts)

@@ -1,20 +1,56 @@
 """ZeroMQ sockets with typed MessagePack messages: the request bus, the control channels and the results channel.
 
-Messages are encoded once and may be sent to many peers. A malformed message raises `msgspec.ValidationError`
-with its path; nothing is ever unpickled.
+Messages are encoded once and may be sent to many peers; nothing is ever unpickled. Anybody may connect to a socket that
+listens, so what arrives goes through an `Intake`, and no peer can make this process allocate without a limit.
 """
 
-from typing import Any
+import logging
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import zmq
 
+log = logging.getLogger("echelon.bus")
+
 _UNLIMITED = 0
+_LARGEST = 2**30  # bytes of one message; hidden states of a wide chunk of a large model are some 100 MiB
+_HEARTBEAT_MS = 1000
+
+Message = TypeVar("Message")
 
 
 def encode(message: msgspec.Struct) -> bytes:
     """MessagePack bytes of a tagged message."""
     return msgspec.msgpack.encode(message)
+
+
+class Intake(Generic[Message]):
+    """Where bytes from outside become messages: what cannot be read is dropped, counted and logged, and harms nobody.
+
+    The log has the 1st, 2nd, 4th, 8th... of them, so a peer of another version cannot fill it.
+    """
+
+    def __init__(self, kind: Any, place: str) -> None:
+        """`kind` is the type of the messages, `place` names the socket in the log."""
+        self.dropped = 0
+        self.reason = ""  # why the last one was dropped
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kind)
+        self._place = place
+
+    def read(self, data: bytes) -> Message | None:
+        """The message, or None for what is none."""
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            self.drop(str(error) or type(error).__name__)
+            return None
+
+    def drop(self, reason: str) -> None:
+        """Counts what has been found to be of no use for another reason."""
+        self.dropped += 1
+        self.reason = reason
+        if self.dropped & (self.dropped - 1) == 0:
+            log.warning("%s: dropped a message that cannot be read (%s); %d so far", self._place, reason, self.dropped)
 
 
 def listening_address(endpoint: str, listen: str | None) -> str:
@@ -31,14 +67,23 @@ def open_socket(
     *,
     bind: bool,
     listen: str | None = None,
+    silence: float | None = None,
 ) -> "zmq.Socket[Any]":
     """A socket without high-water mark (credits bound what is in flight) that never lingers on close.
 
-    Raises `zmq.ZMQError` where the address cannot be bound.
+    With `silence`, a connection whose other end has not moved for so many seconds is closed, at both ends: a process
+    that was stopped, a host that has gone without a word. The sockets' own threads see to that, whatever their
+    processes are busy with. Raises `zmq.ZMQError` where the address cannot be bound.
     """
     socket: zmq.Socket[Any] = context.socket(kind)
     socket.set_hwm(_UNLIMITED)
     socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST)
+    if silence is not None:
+        milliseconds = int(silence * 1000)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, min(_HEARTBEAT_MS, max(1, milliseconds // 4)))
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, milliseconds)
+        socket.setsockopt(zmq.HEARTBEAT_TTL, milliseconds)
     if bind:
         socket.bind(listening_address(endpoint, listen))
     else:

@@ -5,13 +5,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from workers.shared.drafters import DRAFTERS
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
 Dtype = Literal["float32", "bfloat16", "float16"]
 TransportName = Literal["zmq", "gloo", "nccl", "inprocess"]
-DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "scripted"]
 
 
 class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,7 +28,7 @@ class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DrafterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which drafter runs, and its settings."""
 
-    name: DrafterName = "ngram"
+    name: str = "ngram"  # of a row in `DRAFTERS`
     module: str | None = None  # folder, or the authors' .pt file, of the draft module, for `pdm`
     module_target: str = ""  # the name under which the module knows its target
     draft_model: str | None = None  # a prepared model folder with the target's vocabulary, for `model`
@@ -40,6 +40,11 @@ class DrafterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_speculative_tokens: int = 0  # drafts a frame: draft-then-verify; 0: one token a frame, frames in every stage
     always: bool = False  # draft even while it loses against plain decoding
     scripted_acceptance: float | None = None  # rehearsal: the sampler takes the draft with this probability
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError`, which a decoder reports with the field's path, for a name that is in no row."""
+        if self.name not in DRAFTERS:
+            raise ValueError(f"unknown drafter {self.name!r}: expected one of {', '.join(DRAFTERS)}")
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

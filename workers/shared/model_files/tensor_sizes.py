@@ -23,7 +23,7 @@ class TensorEntry(msgspec.Struct, frozen=True):
 
     dtype: str
     shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
+    data_offsets: tuple[int, int]  # first byte and the one behind the last, in the file
 
     @property
     def nbytes(self) -> int:
@@ -46,14 +46,16 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
             (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
             if length > _MAX_HEADER_BYTES:
                 raise ConfigError(f"{path}: not a safetensors file (its header would be {length} bytes long)")
-            entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
-            return {
-                name: msgspec.json.decode(entry, type=TensorEntry)
-                for name, entry in entries.items()
-                if name != "__metadata__"
-            }
+            raw = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
+            raw.pop("__metadata__", None)
+            entries = {name: msgspec.json.decode(entry, type=TensorEntry) for name, entry in raw.items()}
     except (OSError, struct.error, msgspec.MsgspecError) as error:
         raise ConfigError(f"{path}: not a readable safetensors file: {error}") from error
+    data = _LENGTH.size + length  # the header counts from here
+    return {
+        name: TensorEntry(entry.dtype, entry.shape, (data + entry.data_offsets[0], data + entry.data_offsets[1]))
+        for name, entry in entries.items()
+    }
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:

@@ -1,0 +1,47 @@
+"""The drafters there are: a row for each, with what everybody but the drafter itself has to know of it.
+
+A new drafter is one file in `speculation/drafters/` and one row here. Nothing else asks for a drafter's name.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+Reads = Literal["nothing", "text", "states in flight"]
+
+
+class DrafterRow(NamedTuple):
+    """What is known of a drafter before it is loaded."""
+
+    loader: str  # "module:function" of a `speculation.drafters.base.Loader`, imported only where the drafter runs
+    reads: Reads = "text"  # what its drafts are made from; "states in flight": hidden states of unfinished frames
+    needs_module: bool = False  # --draft-module
+    needs_model: bool = False  # --draft-model
+    needs_script: bool = False  # --script or --scripted-acceptance: a rehearsal, which is never found to lose
+
+    @property
+    def works_in_rounds(self) -> bool:
+        """Whether it can draft for draft-then-verify, where no frame is in flight while drafts are made."""
+        return self.reads != "states in flight"
+
+    @property
+    def takes_grammar(self) -> bool:
+        """Whether a grammar may force drafts upon it: not where silence, or a script, is what was asked for."""
+        return self.reads != "nothing"
+
+
+DRAFTERS: Mapping[str, DrafterRow] = MappingProxyType(
+    {
+        "none": DrafterRow("speculation.drafters.none:load", "nothing"),
+        "ngram": DrafterRow("speculation.drafters.ngram:load"),
+        "model": DrafterRow("speculation.drafters.load_model:load", needs_model=True),
+        "pdm": DrafterRow("speculation.drafters.load_pdm:load", "states in flight", needs_module=True),
+        "pdm+ngram": DrafterRow("speculation.drafters.load_pdm:load_combined", "states in flight", needs_module=True),
+        "scripted": DrafterRow("speculation.drafters.scripted:load", "nothing", needs_script=True),
+    }
+)
+
+
+def drafters_for_rounds() -> str:
+    """The drafters of use for draft-then-verify, for messages."""
+    return " or ".join(name for name, row in DRAFTERS.items() if row.reads != "nothing" and row.works_in_rounds)
