@@ -208,7 +208,7 @@ def choose_drafter_config(options: DrafterOptions, target: str, shipped: Path | 
         ngram_max=options.ngram_max,
         ngram_min=options.ngram_min,
         script=None if options.script is None else str(options.script.resolve()),
-        always=options.always or row.needs_script,
+        always=options.always or options.acceptance is not None,
         scripted_acceptance=options.acceptance,
     )
 

@@ -10,6 +10,7 @@ controller".
 from collections.abc import Mapping, Sequence
 
 from speculation.decisions.estimates import Average, Choice, Hits, Paces, Times
+from workers.shared.messages import ControllerStatus
 
 _TEXT_HORIZON = 64.0  # samples after which what was right in a request is old
 _MEMORY_HORIZON = 512.0  # the same across requests
@@ -27,17 +28,24 @@ _USUAL_ANSWER = 256.0  # tokens, before any answer is known
 class Controller:
     """What is known of every choice across requests, and what probes have cost. Seconds are by the caller's clock."""
 
-    def __init__(self, stages: int, choices: Sequence[Choice], times: Mapping[str, Times] | None = None) -> None:
-        """`choices` go from the cheapest to the dearest; `times` are the calibration's. A single choice always runs."""
+    def __init__(
+        self, stages: int, choices: Sequence[Choice], times: Mapping[str, Times] | None = None, *, width: int = 1
+    ) -> None:
+        """`choices` go from the cheapest to the dearest; `times` are the calibration's. A single choice always runs.
+
+        `width` is that of the frame policy: most tokens of a decode frame.
+        """
         if not choices:
             raise ValueError("a controller needs at least one choice")
         self.choices = tuple(choices)
         self.stages = stages
+        self._width = width
         self.current = self.choices[0]  # of whichever request was decided on last
         self.switches = 0
         self.probes = 0
         self.hits = Hits(self.choices, _MEMORY_HORIZON)
-        self.paces = Paces(self.choices, stages, times or {})
+        self.calibrated = times is not None or len(self.choices) == 1
+        self.paces = Paces(self.choices, stages, times or {}, width)
         self.answer = Average(_USUAL_ANSWER)  # tokens
         self.wake = {choice: Average(0.0) for choice in self.choices}  # seconds lost before its first draft
         self._wait = dict.fromkeys(self.choices, _FIRST_WAIT)
@@ -46,6 +54,15 @@ class Controller:
         self._samples = 0
         self._seconds = 0.0
         self._lost = 0.0  # seconds, to probes
+
+    def calibrate(self, times: Mapping[str, Times]) -> None:
+        """Takes what was measured before any request."""
+        self.paces = Paces(self.choices, self.stages, times, self._width)
+        self.calibrated = True
+
+    def status(self) -> ControllerStatus:
+        """The choice, and why."""
+        return ControllerStatus(self.current.name, self.predicted(), self.switches, self.probes)
 
     def begin(self, limit: int) -> "Session":
         """A request of at most `limit` tokens starts."""

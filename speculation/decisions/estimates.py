@@ -90,10 +90,11 @@ class _Pace:
 class Paces:
     """Seconds a token of each choice, whatever the text."""
 
-    def __init__(self, choices: Sequence[Choice], stages: int, times: Mapping[str, Times]) -> None:
+    def __init__(self, choices: Sequence[Choice], stages: int, times: Mapping[str, Times], width: int) -> None:
         """Without `times` of a choice it is taken to cost what plain decoding does, and 1/`stages` where it is right.
 
-        Such figures mean something beside each other only.
+        Such figures mean something beside each other only. Frames of up to `width` tokens hold as many as the prior
+        says at first.
         """
         self._choices = choices
         self._paces = {}
@@ -101,8 +102,9 @@ class Paces:
             known, weight = times.get(choice.name), _CALIBRATION_WEIGHT
             if known is None:
                 known, weight = Times(1.0 / stages, 1.0), _FLOOR
+            tokens = sum(choice.prior**drafts for drafts in range(width))
             self._paces[choice.name] = _Pace(
-                Average(known.full, weight), Average(known.refill, weight), Average(1.0, weight)
+                Average(known.full, weight), Average(known.refill, weight), Average(tokens)
             )
 
     def seconds(self, choice: Choice, right: float) -> float:

@@ -19,7 +19,15 @@ from speculation.bench.prompts import load_data_sets
 from speculation.bench.streaming import Collected
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
-from workers.shared.messages import EngineInfo, EngineStats, RankTimings, SpeculationCounts, StageTimings, Status
+from workers.shared.messages import (
+    ControllerStatus,
+    EngineInfo,
+    EngineStats,
+    RankTimings,
+    SpeculationCounts,
+    StageTimings,
+    Status,
+)
 
 # --- options ---
 
@@ -214,7 +222,7 @@ def status(scale: int) -> Status:
             draft_ns=scale * 777,
             rank=RankTimings(scale * 11, scale * 12, scale * 13),
         ),
-        quiet=False,
+        controller=ControllerStatus("ngram", {"none": 10.0, "ngram": 12.5}, switches=3, probes=1),
         stages=[StageTimings(*(scale * (10 * stage + value) for value in range(9))) for stage in (1, 2)],
     )
 
