@@ -25,6 +25,7 @@ from workers.shared.time_slices import available_cores
 _PROMPT = tuple(range(1, 17))
 _TOKENS = 10  # of a run with right drafts, whose samples come in quick succession
 _SLOW_TOKENS = 6  # of one with wrong drafts
+_STEADY = 1.5  # most that the slowest plain sample takes of the fastest's time
 _SETTLING = 2  # samples until the pipeline is as full as it will be
 _USUAL_TOKENS = 256  # of an answer
 _FORMAT = 1  # of the file
@@ -82,6 +83,7 @@ class Calibration:
     def __init__(self, choices: Sequence[Choice], stages: int, vocab_size: int) -> None:
         """`choices` has one of the name "none"."""
         self.times: dict[str, Times] = {}
+        self.steady = False  # whether the machine was quiet enough for the times to be of use at the next start
         self._choices = choices
         self._stages = stages
         self._vocab_size = vocab_size
@@ -92,10 +94,11 @@ class Calibration:
         plain = next(choice for choice in self._choices if choice.name == "none")
         silent = Rehearsal(plain, self._stages)
         yield _request(_TOKENS), silent, ()
+        self.steady = max(_settled(silent.refill)) <= _STEADY * min(_settled(silent.refill))
         right = tuple(self.text)
         wrong = tuple((token + 1) % self._vocab_size for token in right)
         measured: dict[str, Times] = {}  # by family
-        for choice in self._choices:
+        for choice in sorted(self._choices, key=lambda choice: choice is not plain):
             if choice.family in measured:
                 self.times[choice.name] = measured[choice.family]
                 continue
@@ -104,8 +107,12 @@ class Calibration:
             if choice is not plain:
                 slow = Rehearsal(choice, self._stages)
                 yield _request(_SLOW_TOKENS), slow, wrong
-            refill = _middle(slow.refill)
-            self.times[choice.name] = Times(_middle(fast.full) or refill, refill)
+            refill = statistics.median(_settled(slow.refill))
+            full = statistics.median(_settled(fast.full)) if fast.full else refill
+            if choice is not plain:  # whatever was measured, work for drafts makes no stage faster
+                least = self.times[plain.name]
+                full, refill = max(full, least.full), max(refill, least.refill)
+            self.times[choice.name] = Times(full, refill)
             if choice.family:
                 measured[choice.family] = self.times[choice.name]
 
@@ -114,10 +121,9 @@ def _request(tokens: int) -> Generate:
     return Generate("calibration", list(_PROMPT), tokens, Sampling(seed=0, temperature=0))
 
 
-def _middle(seconds: Sequence[float]) -> float:
-    """Their median, or 0 where there are none; the first ones are not like the others."""
-    settled = seconds[_SETTLING:] or seconds
-    return statistics.median(settled) if settled else 0.0
+def _settled(seconds: Sequence[float]) -> Sequence[float]:
+    """The first ones are not like the others."""
+    return seconds[_SETTLING:] or seconds
 
 
 def say_expected(controller: Controller) -> None:

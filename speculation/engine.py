@@ -127,7 +127,8 @@ class Engine:
         self._calibrating, stream.drafter = False, drafter
         self._stats = StatsRecorder()
         controller.calibrate(calibration.times)
-        save_times(self._config, calibration.times)
+        if calibration.steady:
+            save_times(self._config, calibration.times)
         say_expected(controller)
         self._start_next()
 
