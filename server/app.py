@@ -10,6 +10,7 @@ from server.metrics.engine import EngineCollector
 from server.middleware.access import ApiKeys, RequestLimit
 from server.middleware.body_limit import BodyLimit
 from server.middleware.error_handlers import install_error_handlers
+from server.middleware.request_id import RequestIds
 from server.routes.chat import chat_router
 from server.routes.completions import completion_router
 from server.routes.models import models_router
@@ -38,8 +39,13 @@ def create_app(service: Service) -> FastAPI:
     app.add_middleware(RequestLimit, limit=settings.max_requests)
     if settings.cors_origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id"],
         )
+    app.add_middleware(RequestIds)
     install_error_handlers(app, service.metrics)
     for router in (chat_router, completion_router, models_router, operations_router, responses_router, tokens_router):
         app.include_router(router(service))

@@ -9,14 +9,13 @@ from pathlib import Path
 from server.engine.client import DeadlineExceeded, EngineClient, EngineFailed, EngineUnavailable, QueueFull
 from server.errors import ApiError
 from server.metrics.requests import RequestMetrics
-from server.preparation.abilities import ChatModel
-from server.preparation.conversation import ChatPrompts
+from server.preparation.chat_model import ChatModels
+from server.preparation.prepare import Preparation
 from server.preparation.sequences import Limits
-from server.preparation.template import ChatTemplate
 from server.settings import ServerSettings
 from server.structured_output.compile import GrammarChecker
-from server.structured_output.grammars import Spelling, special_literal
 from server.tokenizer import ModelTokenizer
+from workers.shared.fingerprint import server_fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +24,7 @@ class Service:
 
     settings: ServerSettings
     tokenizer: ModelTokenizer
-    chat: ChatPrompts | None  # None: the model has no chat template
-    chat_model: ChatModel
-    grammars: GrammarChecker
+    preparation: Preparation
     engine: EngineClient
     metrics: RequestMetrics
     clock: Callable[[], float] = field(default=time.monotonic)  # seconds
@@ -37,17 +34,19 @@ class Service:
         """Reads the model folder; raises `ConfigError`. The engine client still has to be started."""
         folder = Path(settings.model)
         tokenizer = ModelTokenizer(folder)
-        template = ChatTemplate.load(folder)
         engine = EngineClient(
             settings.bus,
             capacity=1 + settings.max_queue,
             health_timeout=settings.health_timeout,
             clock=time.monotonic,
+            fingerprint=server_fingerprint(folder),
+            resume_attempts=settings.resume_attempts if settings.on_failure == "resume" else 0,
+            resume_timeout=settings.resume_timeout if settings.on_failure == "resume" else 0.0,
         )
-        chat = None if template is None else ChatPrompts(tokenizer, template)
-        source = "" if template is None else template.source
-        chat_model = ChatModel.of(source, tokenizer, settings.tool_call_parser)
-        return cls(settings, tokenizer, chat, chat_model, GrammarChecker(folder), engine, RequestMetrics())
+        template = None if settings.chat_template is None else Path(settings.chat_template)
+        chat_models = ChatModels.load(folder, tokenizer, template, settings.tool_call_parser)
+        preparation = Preparation(tokenizer, chat_models, GrammarChecker(folder))
+        return cls(settings, tokenizer, preparation, engine, RequestMetrics())
 
     def check_model(self, model: str) -> None:
         """Raises a 404 `ApiError` unless `model` is the one that is served."""
@@ -60,15 +59,10 @@ class Service:
             )
 
     def limits(self) -> Limits:
-        """Limits of the running engine; raises `EngineUnavailable`."""
-        info = self.engine.info
+        """Limits of the running engine; raises `ApiError` while there is none."""
+        with engine_errors():
+            info = self.engine.info
         return Limits(info.max_model_len, info.vocab_size, self.tokenizer.eos_ids)
-
-    @property
-    def literal(self) -> Spelling:
-        """How a grammar for this model writes text that may hold control tokens."""
-        control = self.tokenizer.control_tokens
-        return special_literal({name: control[name] for name in self.chat_model.markers if name in control})
 
     @property
     def rehearsal(self) -> bool:

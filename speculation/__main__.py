@@ -14,6 +14,7 @@ from speculation.decisions.controller import Controller
 from speculation.decisions.policy import choose_policy
 from speculation.drafters.build import build_drafters, choices
 from speculation.engine import Engine
+from workers.decisions.check_config import check_config
 from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
@@ -29,7 +30,9 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True, help="engine configuration, .json or .toml")
     arguments = parser.parse_args()
     try:
-        serve(load_config(arguments.config))
+        config = load_config(arguments.config)
+        check_config(config)
+        serve(config)
     except ConfigError as error:
         print(f"speculation rank: {error}", file=sys.stderr)
         return 2

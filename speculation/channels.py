@@ -49,7 +49,7 @@ class Channels:
     @property
     def dropped(self) -> int:
         """Messages that could not be read."""
-        return self._from_stages.dropped + self._from_clients.dropped
+        return self._from_stages.dropped.count + self._from_clients.dropped.count
 
     def result(self) -> FromStage | None:
         """The next message of a stage, if one has arrived."""
@@ -63,7 +63,7 @@ class Channels:
                 continue
             if isinstance(message, Sample) or message.stage < len(self._control):
                 return message
-            self._from_stages.drop(f"there is no stage {message.stage}")
+            self._from_stages.dropped.add(f"there is no stage {message.stage}")
 
     def departed(self) -> list[int]:
         """Stages that have closed their control channel, or died, since the last call."""
@@ -80,7 +80,8 @@ class Channels:
             if (message := self._from_clients.read(data)) is not None:
                 return client, message
             if (named := _read_id(data)) is not None:
-                self.answer(client, Failed(named, f"the engine cannot read this request: {self._from_clients.reason}"))
+                reason = self._from_clients.dropped.reason
+                self.answer(client, Failed(named, f"the engine cannot read this request: {reason}"))
 
     def announce(self, messages: Sequence[ToStage]) -> None:
         """Sends messages to every stage, in order. Raises `PeerLost` where a stage is not connected."""

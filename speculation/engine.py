@@ -20,6 +20,7 @@ from speculation.stats import StatsRecorder
 from speculation.stream import Request, Stream
 from workers.shared.config import EngineConfig
 from workers.shared.errors import OutOfStep
+from workers.shared.fingerprint import engine_fingerprint
 from workers.shared.messages import (
     Abort,
     EngineInfo,
@@ -84,6 +85,7 @@ class Engine:
             rehearsal=config.rehearsal,
             emulated=config.emulate,
             num_speculative_tokens=config.drafter.num_speculative_tokens,
+            fingerprint=engine_fingerprint(config),
         )
 
     def stop(self) -> None:
@@ -96,7 +98,7 @@ class Engine:
         Raises `PeerLost`, `OutOfStep` or `ConfigError` when the group cannot go on.
         """
         try:
-            self._group.await_ready(lambda: self._stopping)
+            self._group.await_ready(self._info.fingerprint, lambda: self._stopping)
             self._calibrate()
             self._serve_while(lambda: True)
         finally:
@@ -272,6 +274,7 @@ class Engine:
         opening = stream.begin(request, reused, session)
         self._observe()
         self._channels.announce(opening)
+        stream.recall()
 
     def _abort(self, client: bytes, identifier: str) -> None:
         stream = self._running

@@ -7,6 +7,7 @@ from speculation.channels import Channels
 from speculation.decisions.health import PingRounds
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, PeerLost
+from workers.shared.fingerprint import Fingerprint, disagreement
 from workers.shared.messages import Failure, Ping, Pong, Ready, StageTimings
 
 PING_INTERVAL = 1.0  # seconds
@@ -28,8 +29,12 @@ class StageGroup:
         """The newest counters of every stage."""
         return self._pings.timings
 
-    def await_ready(self, stopping: Callable[[], bool]) -> None:
-        """Returns once every stage is ready, or when `stopping`. Until then stages may come and go."""
+    def await_ready(self, fingerprint: Fingerprint, stopping: Callable[[], bool]) -> None:
+        """Returns once every stage is ready, or when `stopping`. Until then stages may come and go.
+
+        Raises `ConfigError` where a stage was started with other files, settings or another program than this rank 0,
+        whose `fingerprint` it is.
+        """
         missing = set(range(self._stages))
         while missing and not stopping():
             self._channels.wait(1.0)
@@ -37,6 +42,7 @@ class StageGroup:
             missing.update(self._channels.departed())
             while (message := self._channels.result()) is not None:
                 if isinstance(message, Ready):
+                    _check_belongs(message, fingerprint)
                     missing.discard(message.stage)
                     print(
                         f"stage {message.stage}: {message.layers} layers, "
@@ -83,3 +89,9 @@ class StageGroup:
         """Raises the failure that a stage reports."""
         error = f"stage {failure.stage} failed: {failure.error}"
         raise ConfigError(error) if failure.permanent else PeerLost(error)
+
+
+def _check_belongs(ready: Ready, mine: Fingerprint) -> None:
+    stage = f"stage {ready.stage}"
+    if (difference := disagreement("rank 0", mine, stage, ready.fingerprint)) is not None:
+        raise ConfigError(f"{stage} does not belong to this engine: {difference}")

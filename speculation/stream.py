@@ -42,8 +42,15 @@ class Stream:
         self._last_sample_ns = None
         self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused, session))
         opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused)
-        step = schedule.start(generate.prompt, generate.max_tokens, frozenset(generate.stop_tokens), reused)
+        stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
+        step = schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
         return [opening, *step.control]
+
+    def recall(self) -> None:
+        """Tells the drafter of the output that an earlier engine has given."""
+        schedule = self.schedule
+        for count in range(schedule.verified - schedule.outputs + 1, schedule.verified + 1):
+            self.drafter.verified(schedule.tokens, count)
 
     def end(self) -> None:
         """The request has ended."""

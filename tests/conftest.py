@@ -1,8 +1,15 @@
-"""Models that several test folders share."""
+"""Models that several test folders share, and how Hypothesis behaves on machines of any speed."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No example fails for being slow: what may take long has a timeout. `--hypothesis-profile thorough` for ten times as
+# many examples where a test does not say how many.
+settings.register_profile("everywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("everywhere"), max_examples=1000)
+settings.load_profile("everywhere")
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ from workers.shared.messages import (
     SpeculationCounts,
     Status,
     TokenLogprobs,
+    Tokens,
 )
 from workers.shared.model_files.facts import read_facts
 from workers.stage.launch import start_threads
@@ -85,12 +86,18 @@ class Client:
         self._numbers = itertools.count(1)
 
     def send(
-        self, prompt: Sequence[int], max_tokens: int, sampling: Sampling | None = None, stop_tokens: Sequence[int] = ()
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: Sampling | None = None,
+        stop_tokens: Sequence[int] = (),
+        generated: Sequence[int] = (),
     ) -> str:
         """Submits a request and returns its id."""
         identifier = f"request-{next(self._numbers)}"
         sampling = sampling if sampling is not None else Sampling(seed=0, temperature=0)
-        self._socket.send(encode(Generate(identifier, list(prompt), max_tokens, sampling, tuple(stop_tokens))))
+        request = Generate(identifier, list(prompt), max_tokens, sampling, tuple(stop_tokens), tuple(generated))
+        self._socket.send(encode(request))
         return identifier
 
     def abort(self, identifier: str) -> None:
@@ -100,17 +107,20 @@ class Client:
         """Whatever a stranger may send."""
         self._socket.send_multipart(parts)
 
-    def receive(self) -> FromEngine:
-        """The next message; fails the test after two minutes of silence."""
-        assert self._socket.poll(_TIMEOUT_MS), "the engine says nothing"
-        return self._decoder.decode(self._socket.recv())
+    def receive(self) -> Tokens | Failed | Status:
+        """The next message that says something; fails the test after two minutes of silence."""
+        while True:
+            assert self._socket.poll(_TIMEOUT_MS), "the engine says nothing"
+            message = self._decoder.decode(self._socket.recv())
+            if not isinstance(message, KeepAlive):
+                return message
 
     def result(self, identifier: str, abort_after: int | None = None) -> Result:
         """Collects a request to its end; aborts it after at least so many tokens if asked to."""
         result = Result()
         while True:
             message = self.receive()
-            if isinstance(message, Status | KeepAlive) or message.id != identifier:
+            if isinstance(message, Status) or message.id != identifier:
                 continue
             if isinstance(message, Failed):
                 result.error = message.error
@@ -188,6 +198,7 @@ def local_engine(
         split=tuple(split),
         endpoints=msgspec.structs.replace(inproc_endpoints(len(split)), **(addresses or {})),
         transport="inprocess",
+        max_model_len=settings.pop("max_model_len", 2048),
         drafter=DrafterConfig(always=True, num_speculative_tokens=drafts),
         **settings,
     )

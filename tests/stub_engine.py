@@ -54,10 +54,12 @@ class StubEngine:
     endpoint: str
     script: Callable[[Generate], list[int]]  # the tokens that would be generated without a limit
     info: EngineInfo = INFO
+    fingerprint: dict[str, str] = field(default_factory=dict)
     batch: int = 1  # tokens a message
     pause_after: int | None = None  # tokens of a request after which it waits for an abort
     fail_after: int | None = None  # tokens of a request after which the engine gives it up
     silent: bool = False  # answers nothing at all, like a hung process
+    noise: bytes | None = None  # the answer to the next probe
     generates: list[Generate] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
 
@@ -72,7 +74,7 @@ class StubEngine:
         bound = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(bound,), daemon=True)
         self._thread.start()
-        assert bound.wait(10)
+        assert bound.wait(60)
 
     def stop(self) -> None:
         """Closes the socket without a word, as a killed process does."""
@@ -81,7 +83,7 @@ class StubEngine:
             self._thread.join(10)
             self._thread = None
 
-    def wait(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
+    def wait(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
         """Blocks until `condition` holds, which is looked at after every message."""
         with self.changed:
             assert self.changed.wait_for(condition, timeout), f"generates={self.generates} aborts={self.aborts}"
@@ -108,15 +110,18 @@ class StubEngine:
     def _receive(self, socket: "zmq.Socket[bytes]", peer: bytes, message: ToEngine, queue: deque[_Running]) -> None:
         if isinstance(message, Generate):
             self.generates.append(message)
-            tokens = self.script(message)
+            tokens = self.script(message)[len(message.generated) :]
             stops = [place for place, token in enumerate(tokens) if token in message.stop_tokens]
-            end = min(stops[0] + 1 if stops else len(tokens), message.max_tokens)
+            end = min(stops[0] + 1 if stops else len(tokens), message.max_tokens - len(message.generated))
             queue.append(_Running(peer, message, deque(tokens[:end]), bool(stops) and stops[0] < end))
         elif isinstance(message, Abort):
             self.aborts.append(message.id)
             for running in [running for running in queue if running.request.id == message.id]:
                 queue.remove(running)
                 self._send(socket, peer, Tokens(message.id, [], finish="abort", counts=SpeculationCounts()))
+        elif isinstance(message, Probe) and self.noise is not None:
+            socket.send_multipart([peer, self.noise])
+            self.noise = None
         elif isinstance(message, Probe) and not self.silent:
             self._send(socket, peer, self.status(message.number, len(queue)))
 
@@ -144,7 +149,7 @@ class StubEngine:
         timings = StageTimings(frames=10 * number, forward_ns=number * 10**9, idle_ns=number * 10**9)
         return Status(
             number=number,
-            info=self.info,
+            info=msgspec.structs.replace(self.info, fingerprint=self.fingerprint),
             running=min(1, open_requests),
             waiting=max(0, open_requests - 1),
             stats=EngineStats(

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,8 +12,10 @@ import zmq
 from server.engine.bus_reader import BusReader
 from server.engine.health import EngineHealth
 from server.engine.rates import EngineFigures
+from server.engine.recovery import Recovery
 from workers.shared.bus import encode, open_socket
 from workers.shared.errors import EchelonError
+from workers.shared.fingerprint import disagreement
 from workers.shared.messages import (
     Abort,
     EngineInfo,
@@ -84,11 +86,12 @@ class Submission:
 
 
 class EngineClient:
-    """Invariant: every open sequence either gets messages from the engine that was asked, or an error at once.
+    """Invariant: every open sequence gets the messages of one engine that never failed, as it seems, or an error.
 
-    The engine group may restart behind the same address, and a fresh engine knows nothing of old requests. So a lost
-    connection fails every open request, and the socket is replaced, which drops whatever was not yet delivered.
-    `capacity` bounds the open sequences: one that runs and those that wait.
+    The engine group may restart behind the same address, and a fresh engine knows nothing of old requests. So with a
+    lost connection the socket is replaced, which drops whatever was not yet delivered; and as soon as an engine answers
+    on the new one, `Recovery` says what it is to go on with. `capacity` bounds the open sequences: those that run and
+    those that wait. An engine that does not bear `fingerprint` counts as absent.
     """
 
     def __init__(
@@ -98,15 +101,24 @@ class EngineClient:
         capacity: int,
         health_timeout: float,
         clock: Callable[[], float],
+        fingerprint: Mapping[str, str] | None = None,
+        resume_attempts: int = 0,
+        resume_timeout: float = 0.0,
         probe_interval: float = _PROBE_INTERVAL,
     ) -> None:
+        """`resume_attempts` and `resume_timeout` (seconds) bound how long a sequence waits for a lost engine."""
         self._endpoint = endpoint
         self.capacity = capacity
         self._clock = clock
         self._probe_interval = probe_interval
         self._health = EngineHealth(health_timeout, probe_interval)
         self.figures = EngineFigures()
-        self._submissions: dict[str, Submission] = {}
+        self.resumed = 0  # sequences that were sent again
+        self._fingerprint = {} if fingerprint is None else fingerprint
+        self._known: Mapping[str, str] | None = None  # fingerprint of the engine that has the open sequences
+        self._trouble = ""  # what was last found wrong with the engine
+        self._recovery = Recovery(resume_attempts, resume_timeout, probe_interval)
+        self._submissions: dict[str, Submission] = {}  # by open sequence
         self._context: zmq.Context[Any] = zmq.Context()
         self._socket: zmq.Socket[Any] | None = None
         self._reader: BusReader | None = None
@@ -125,7 +137,8 @@ class EngineClient:
     def info(self) -> EngineInfo:
         """What the engine serves; raises `EngineUnavailable` unless it is healthy."""
         if self.figures.status is None or not self.healthy:
-            raise EngineUnavailable("the engine is starting, restarting or not answering; try again in a moment")
+            why = f" ({self._trouble})" if self._trouble else ""
+            raise EngineUnavailable(f"the engine is starting, restarting or not answering; try again in a moment{why}")
         return self.figures.status.info
 
     @property
@@ -141,12 +154,14 @@ class EngineClient:
         submission = Submission(self, [request.id for request in requests])
         for request in requests:
             self._submissions[request.id] = submission
+            self._recovery.opened(request)
             self._send(request)
         return submission
 
     def abort(self, sequence: str) -> None:
         """Tells the engine to end a sequence, and forgets it."""
-        if self._submissions.pop(sequence, None) is not None:
+        if self._recovery.closed(sequence):
+            del self._submissions[sequence]
             self._send(Abort(sequence))
 
     # --- life ------------------------------------------------------------------------------------------------------
@@ -158,7 +173,7 @@ class EngineClient:
     def shut(self, reason: str) -> None:
         """Ends every open request with an error and refuses new ones."""
         self._closing = True
-        self._fail_all(reason)
+        self._give_up(list(self._recovery), reason)
 
     async def stop(self) -> None:
         """Closes the connection."""
@@ -172,10 +187,14 @@ class EngineClient:
     async def _run(self) -> None:
         while True:
             reason = await self._one_connection()
+            served = self.figures.status is not None
             log.warning("engine lost: %s", reason)
+            self._trouble = reason
             self._health.disconnected()
             self.figures = EngineFigures()
-            self._fail_all(reason)
+            self._give_up(self._recovery.lost(), reason)
+            if not served:  # nor will the next connection, perhaps
+                await asyncio.sleep(self._probe_interval)
 
     async def _one_connection(self) -> str:
         """Serves one connection to its end and says why it ended."""
@@ -211,8 +230,10 @@ class EngineClient:
     async def _probe(self) -> None:
         while True:
             number = self._health.next_probe(self._clock())
-            if not self._health.healthy(self._clock()):
-                self._fail_all("the engine does not answer")
+            healthy = self._health.healthy(self._clock())
+            if self.figures.status is not None and not healthy:
+                self._trouble = "the engine does not answer"
+            self._give_up(self._recovery.look(self._clock(), healthy=healthy), self._trouble)
             if number is not None:
                 self._send(Probe(number))
             await asyncio.sleep(self._probe_interval)
@@ -227,27 +248,49 @@ class EngineClient:
 
     def _dispatch(self, message: FromEngine) -> None:
         if isinstance(message, Status):
-            if self._health.answered(message.number, self._clock()):
-                if self.figures.status is None:
-                    log.info("engine ready: %s", message.info)
-                self.figures.update(message)
+            self._on_status(message)
             return
         if isinstance(message, KeepAlive):
             return
         if isinstance(message, Tokens) and message.tokens:
             self._health.heard(self._clock())
-        submission = self._submissions.get(message.id)
-        if submission is None:
+        if not self._recovery.received(message):
             return  # aborted a moment ago
-        if isinstance(message, Failed) or message.finish is not None:
+        submission = self._submissions[message.id]
+        if message.id not in self._recovery:
             del self._submissions[message.id]
             submission.finished(message.id)
         submission.put(EngineFailed(message.error) if isinstance(message, Failed) else message)
 
-    def _fail_all(self, reason: str) -> None:
-        submissions, self._submissions = self._submissions, {}
-        for sequence, submission in submissions.items():
-            # If the connection stands, a hung engine that comes back must not go on with it.
+    def _on_status(self, status: Status) -> None:
+        fingerprint = status.info.fingerprint
+        difference = disagreement("this server", self._fingerprint, "the engine", fingerprint)
+        if difference is not None:
+            trouble = f"the engine does not belong to this server: {difference}"
+            if trouble != self._trouble:
+                log.error("%s", trouble)
+            self._trouble = trouble
+            return
+        if not self._health.answered(status.number, self._clock()):
+            return
+        if self.figures.status is None:
+            log.info("engine ready: %s", status.info)
+            self._trouble = ""
+            if self._known not in (None, fingerprint):
+                self._give_up(list(self._recovery), "the engine has come back with other settings")
+            self._known = fingerprint
+            again = self._recovery.back()
+            self.resumed += len(again)
+            for request in again:
+                log.info("%s goes on after %d tokens", request.id, len(request.generated))
+                self._send(request)
+        self.figures.update(status)
+
+    def _give_up(self, sequences: Sequence[str], reason: str) -> None:
+        """Ends sequences with an error; a hung engine that comes back must not go on with them."""
+        for sequence in sequences:
+            self._recovery.closed(sequence)
             self._send(Abort(sequence))
+            submission = self._submissions.pop(sequence)
             submission.finished(sequence)
             submission.put(EngineUnavailable(reason))

@@ -11,10 +11,11 @@ from msgspec import UNSET, UnsetType
 from server.errors import ApiError, ErrorBody
 from server.output.assembler import Delta, ShownToken
 from server.output.parts import Part, merge, text_of
-from server.preparation.sequences import Plan
+from server.preparation.sequences import PreparedRequest
 from server.protocol.completion_objects import Rehearsal, Usage
 from server.tokenizer import ModelTokenizer
 
+ChunkUsage = Usage | UnsetType | None  # what a chunk says of usage
 Chunk = TypeVar("Chunk", bound=msgspec.Struct, covariant=True)
 
 
@@ -45,10 +46,10 @@ class AnswerFormat(Protocol[Chunk]):
     def last(self) -> bytes | None:
         """Data of an event that ends every stream, if there is one."""
 
-    def opening(self) -> Sequence[Chunk]:
+    def opening(self, usage: ChunkUsage) -> Sequence[Chunk]:
         """Chunks to send before the first token."""
 
-    def chunks(self, delta: Delta) -> Sequence[Chunk]:
+    def chunks(self, delta: Delta, usage: ChunkUsage) -> Sequence[Chunk]:
         """Chunks that carry `delta`."""
 
     def ending(self, usage: Usage) -> Sequence[Chunk]:
@@ -85,7 +86,7 @@ class DataStream:
 class Envelope:
     """What every chunk and response repeats."""
 
-    plan: Plan
+    request: PreparedRequest
     model: str
     tokenizer: ModelTokenizer
     rehearsal: bool
@@ -96,11 +97,6 @@ class Envelope:
         """The field that says that the text means nothing, if so."""
         return Rehearsal() if self.rehearsal else UNSET
 
-    @property
-    def chunk_usage(self) -> UnsetType | None:
-        """`usage` of every chunk but the last."""
-        return None if self.plan.include_usage else UNSET
-
     def token_ids(self, tokens: Sequence[ShownToken]) -> list[int] | UnsetType:
         """`token_ids`, if asked for."""
-        return [item.token for item in tokens] if self.plan.return_token_ids else UNSET
+        return [item.token for item in tokens] if self.request.return_token_ids else UNSET

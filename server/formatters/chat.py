@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
 
-from server.formatters.base import DataStream, Envelope, Output
+from server.formatters.base import ChunkUsage, DataStream, Envelope, Output
 from server.output.assembler import Delta
 from server.output.logprobs import chat_logprobs
 from server.output.parts import CallPiece, Part, Reasoning, Text, reasoning_of, text_of
@@ -29,14 +29,16 @@ class ChatFormat(DataStream):
     def __init__(self, envelope: Envelope) -> None:
         self._envelope = envelope
 
-    def opening(self) -> list[ChatChunk]:
+    def opening(self, usage: ChunkUsage) -> list[ChatChunk]:
         """The role of each choice."""
         prompt = self._prompt_token_ids()
         role = MessageDelta(role="assistant", content="")
-        indices = range(len(self._envelope.plan.generates))
-        return [self._chunk([ChatChunkChoice(index, role)], prompt if index == 0 else UNSET) for index in indices]
+        indices = range(len(self._envelope.request.generates))
+        return [
+            self._chunk([ChatChunkChoice(index, role)], usage, prompt if index == 0 else UNSET) for index in indices
+        ]
 
-    def chunks(self, delta: Delta) -> list[ChatChunk]:
+    def chunks(self, delta: Delta, usage: ChunkUsage) -> list[ChatChunk]:
         """A chunk for each part, the tokens with the first of them, then the finish reason in a chunk of its own."""
         logprobs = chat_logprobs(delta.tokens, self._envelope.tokenizer) if delta.tokens else None
         token_ids = self._envelope.token_ids(delta.tokens)
@@ -51,11 +53,11 @@ class ChatFormat(DataStream):
             )
         if delta.finish is not None:
             choices.append(ChatChunkChoice(delta.index, MessageDelta(), finish_reason=delta.finish))
-        return [self._chunk([choice]) for choice in choices]
+        return [self._chunk([choice], usage) for choice in choices]
 
     def ending(self, usage: Usage) -> list[ChatChunk]:
         """A chunk with the usage and no choices, if it was asked for."""
-        return [self._chunk([], usage=usage)] if self._envelope.plan.include_usage else []
+        return [self._chunk([], usage)] if self._envelope.request.include_usage else []
 
     def whole(self, outputs: Sequence[Output], usage: Usage) -> ChatCompletion:
         """The response that is not streamed."""
@@ -71,7 +73,7 @@ class ChatFormat(DataStream):
             for index, output in enumerate(outputs)
         ]
         return ChatCompletion(
-            envelope.plan.id,
+            envelope.request.id,
             envelope.created,
             envelope.model,
             choices,
@@ -81,21 +83,21 @@ class ChatFormat(DataStream):
         )
 
     def _prompt_token_ids(self) -> list[int] | UnsetType:
-        return self._envelope.plan.prompts[0] if self._envelope.plan.return_token_ids else UNSET
+        return self._envelope.request.prompts[0] if self._envelope.request.return_token_ids else UNSET
 
     def _chunk(
         self,
         choices: list[ChatChunkChoice],
+        usage: ChunkUsage,
         prompt_token_ids: list[int] | UnsetType = UNSET,
-        usage: Usage | None = None,
     ) -> ChatChunk:
         envelope = self._envelope
         return ChatChunk(
-            envelope.plan.id,
+            envelope.request.id,
             envelope.created,
             envelope.model,
             choices,
-            usage=envelope.chunk_usage if usage is None else usage,
+            usage=usage,
             prompt_token_ids=prompt_token_ids,
             echelon=envelope.mark,
         )

@@ -3,29 +3,25 @@
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-from server.formatters.base import DataStream, Envelope, Output
+from server.formatters.base import ChunkUsage, DataStream, Envelope, Output
 from server.output.assembler import Delta
 from server.output.logprobs import completion_logprobs
 from server.protocol.completion_objects import Completion, CompletionChoice, Usage
 
 
 class CompletionFormat(DataStream):
-    """/v1/completions; `top_logprobs` says whether the most likely tokens were asked for.
+    """/v1/completions; `top_logprobs` says whether the most likely tokens were asked for."""
 
-    `echo` is the text of each prompt, if it is to be repeated before the answer.
-    """
-
-    def __init__(self, envelope: Envelope, *, top_logprobs: bool, echo: Sequence[str] | None = None) -> None:
+    def __init__(self, envelope: Envelope, *, top_logprobs: bool) -> None:
         self._envelope = envelope
-        self._echo = echo
         self._top_logprobs = top_logprobs
 
-    def opening(self) -> list[Completion]:
+    def opening(self, usage: ChunkUsage) -> list[Completion]:
         """The text and the tokens of each choice's prompt, if they were asked for."""
-        plan = self._envelope.plan
-        if self._echo is None and not plan.return_token_ids:
+        request = self._envelope.request
+        if request.echo is None and not request.return_token_ids:
             return []
         return [
             self._response(
@@ -36,30 +32,30 @@ class CompletionFormat(DataStream):
                         None,
                         None,
                         self._envelope.token_ids([]),
-                        generate.prompt if plan.return_token_ids else UNSET,
+                        generate.prompt if request.return_token_ids else UNSET,
                     )
                 ],
-                self._envelope.chunk_usage,
+                usage,
             )
-            for index, generate in enumerate(plan.generates)
+            for index, generate in enumerate(request.generates)
         ]
 
-    def chunks(self, delta: Delta) -> list[Completion]:
+    def chunks(self, delta: Delta, usage: ChunkUsage) -> list[Completion]:
         """One chunk, unless there is nothing to tell."""
         choice = self._choice(delta.index, Output(delta.parts, delta.tokens, delta.finish))
         if not delta.text and delta.finish is None and choice.logprobs is None and not choice.token_ids:
             return []
-        return [self._response([choice], self._envelope.chunk_usage)]
+        return [self._response([choice], usage)]
 
     def ending(self, usage: Usage) -> list[Completion]:
         """A chunk with the usage and no choices, if it was asked for."""
-        return [self._response([], usage)] if self._envelope.plan.include_usage else []
+        return [self._response([], usage)] if self._envelope.request.include_usage else []
 
     def whole(self, outputs: Sequence[Output], usage: Usage) -> Completion:
         """The response that is not streamed."""
         choices = [self._choice(index, output, self._prompt_text(index)) for index, output in enumerate(outputs)]
-        if self._envelope.plan.return_token_ids:
-            generates = self._envelope.plan.generates
+        if self._envelope.request.return_token_ids:
+            generates = self._envelope.request.generates
             choices = [
                 msgspec.structs.replace(choice, prompt_token_ids=generate.prompt)
                 for choice, generate in zip(choices, generates, strict=True)
@@ -67,15 +63,16 @@ class CompletionFormat(DataStream):
         return self._response(choices, usage)
 
     def _prompt_text(self, index: int) -> str:
-        return "" if self._echo is None else self._echo[index // self._envelope.plan.n]
+        request = self._envelope.request
+        return "" if request.echo is None else request.echo[index // request.n]
 
     def _choice(self, index: int, output: Output, before: str = "") -> CompletionChoice:
         envelope = self._envelope
         logprobs = completion_logprobs(output.tokens, envelope.tokenizer, self._top_logprobs) if output.tokens else None
         return CompletionChoice(index, before + output.text, logprobs, output.finish, envelope.token_ids(output.tokens))
 
-    def _response(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> Completion:
+    def _response(self, choices: list[CompletionChoice], usage: ChunkUsage) -> Completion:
         envelope = self._envelope
         return Completion(
-            envelope.plan.id, envelope.created, envelope.model, choices, usage=usage, echelon=envelope.mark
+            envelope.request.id, envelope.created, envelope.model, choices, usage=usage, echelon=envelope.mark
         )

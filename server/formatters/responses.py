@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.errors import ApiError
-from server.formatters.base import Envelope, Output
-from server.formatters.response_items import Items
+from server.formatters.base import ChunkUsage, Envelope, Output
+from server.formatters.responses_items import Items
 from server.output.assembler import Delta
 from server.protocol.completion_objects import Usage
-from server.protocol.response_objects import (
+from server.protocol.responses_objects import (
     ErrorInfo,
     Event,
     IncompleteDetails,
@@ -33,12 +33,12 @@ class ResponsesFormat:
         self._items = Items(lambda prefix: f"{prefix}_{secrets.token_hex(16)}")
         self._status: Status = "in_progress"
 
-    def opening(self) -> list[Event]:
+    def opening(self, usage: ChunkUsage) -> list[Event]:
         """The response, before it has any output."""
         response = self._response(None)
         return [self._items.event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
 
-    def chunks(self, delta: Delta) -> list[Event]:
+    def chunks(self, delta: Delta, usage: ChunkUsage) -> list[Event]:
         """What the parts of `delta` add, and the end of the last item."""
         events = self._items.add(delta.parts)
         if delta.finish is not None:
@@ -64,7 +64,7 @@ class ResponsesFormat:
     def whole(self, outputs: Sequence[Output], usage: Usage) -> ResponseObject:
         """The response that is not streamed."""
         (output,) = outputs
-        self.chunks(Delta(0, output.parts, output.tokens, output.finish))
+        self.chunks(Delta(0, output.parts, output.tokens, output.finish), usage)
         return self._response(usage)
 
     def _response(self, usage: Usage | None, error: ErrorInfo | None = None) -> ResponseObject:
@@ -79,7 +79,7 @@ class ResponsesFormat:
                 OutputDetails(usage.completion_tokens_details.reasoning_tokens),
             )
         return ResponseObject(
-            id=envelope.plan.id,
+            id=envelope.request.id,
             created_at=envelope.created,
             model=envelope.model,
             status=self._status,
@@ -96,7 +96,7 @@ class ResponsesFormat:
             usage=counted,
             error=error,
             incomplete_details=IncompleteDetails() if self._status == "incomplete" else None,
-            user=body.user if isinstance(body.user, str) else None,
+            user=body.user,
             echelon=envelope.mark,
         )
 

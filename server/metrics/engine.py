@@ -23,6 +23,7 @@ class EngineCollector(Collector):
         """All engine metrics; of an engine that has not answered yet, only that it is down."""
         yield _gauge("engine_up", "Whether the engine answers", float(self._client.healthy))
         yield _gauge("open_sequences", "Sequences the server has opened", float(self._client.open_sequences))
+        yield _counter("resumed_sequences", "Sequences that went on in another engine", float(self._client.resumed))
         figures = self._client.figures
         if figures.status is not None:
             yield from engine_metrics(figures, figures.status)

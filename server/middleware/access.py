@@ -31,7 +31,7 @@ class ApiKeys:
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-        await error_response(error)(scope, receive, send)
+        await error_response(scope, error)(scope, receive, send)
 
     def _known(self, scope: Scope) -> bool:
         header = dict(scope["headers"]).get(b"authorization", b"")
@@ -66,7 +66,7 @@ class RequestLimit:
                 code="too_many_requests",
                 headers={"Retry-After": "1"},
             )
-            await error_response(error)(scope, receive, send)
+            await error_response(scope, error)(scope, receive, send)
             return
         self._open += 1
         try:

@@ -1,5 +1,6 @@
 """Gives every 4xx and 5xx of the application OpenAI's error shape."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,25 +10,29 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from server.errors import ApiError, bad_request
 from server.metrics.requests import RequestMetrics
+from server.middleware.request_id import request_id
+
+log = logging.getLogger("echelon.request")
 
 
 def install_error_handlers(app: FastAPI, metrics: RequestMetrics) -> None:
     """Registers handlers for every kind of exception that can reach the application."""
 
-    def send(error: ApiError) -> Response:
+    def send(request: Request, error: ApiError) -> Response:
         metrics.refused.labels(str(error.status)).inc()
-        return error_response(error)
+        return error_response(request.scope, error)
 
     async def on_api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        return send(error)
+        return send(request, error)
 
     async def on_invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return send(explain(error.errors()))
+        return send(request, explain(error.errors()))
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -35,10 +40,13 @@ def install_error_handlers(app: FastAPI, metrics: RequestMetrics) -> None:
             404: f"there is nothing at {request.url.path}",
             405: f"{request.method} is not allowed at {request.url.path}",
         }.get(error.status_code, str(error.detail))
-        return send(ApiError(error.status_code, message, headers=error.headers))
+        return send(request, ApiError(error.status_code, message, headers=error.headers))
 
     async def on_crash(request: Request, error: Exception) -> Response:
-        return send(ApiError(500, "internal error"))
+        # This response is made outside of all middleware.
+        name = request_id(request.scope)
+        told = f"internal error; the server's log has it under request {name}"
+        return send(request, ApiError(500, told, headers={"X-Request-Id": name}))
 
     app.add_exception_handler(ApiError, on_api_error)
     app.add_exception_handler(RequestValidationError, on_invalid)
@@ -46,8 +54,21 @@ def install_error_handlers(app: FastAPI, metrics: RequestMetrics) -> None:
     app.add_exception_handler(Exception, on_crash)
 
 
-def error_response(error: ApiError) -> Response:
-    """The HTTP response for an error."""
+def error_response(scope: Scope, error: ApiError) -> Response:
+    """The HTTP response for an error, of which the log gets a line, unless somebody only looks at how the server is."""
+    name = request_id(scope)
+    log.log(
+        logging.DEBUG if scope["method"] == "GET" else logging.INFO,
+        "request=%s %s %s status=%d code=%s param=%s error=%r",
+        name,
+        scope["method"],
+        scope["path"],
+        error.status,
+        error.code,
+        error.param,
+        error.message,
+        extra={"request_id": name},
+    )
     body = msgspec.json.encode(error.body)
     return Response(body, error.status, media_type="application/json", headers=error.headers)
 

@@ -49,9 +49,12 @@ class Assembler:
         stops: Sequence[str] = (),
         min_tokens: int = 0,
         reader: Reader | None = None,
+        *,
+        before: Sequence[int] = (),
     ) -> None:
+        """`before` are tokens of the prompt which the text continues."""
         self._index = index
-        self._detokenizer = Detokenizer(decode)
+        self._detokenizer = Detokenizer(decode, before)
         self._matcher = StopMatcher(stops)
         self._min_tokens = min_tokens
         self._reader = reader if reader is not None else PlainReader()

@@ -11,16 +11,17 @@ _CONTEXT = 4  # tokens that always stay in the window
 class Detokenizer:
     """Invariant: the pieces returned so far are a prefix of the decoded output, and do not end inside a character.
 
-    `decode` maps token ids to text, with U+FFFD for bytes that are no character.
+    `decode` maps token ids to text, with U+FFFD for bytes that are no character. The output continues the text of the
+    tokens `before`: a space between the two is its first character, where the same tokens alone would have none.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
         self._decode = decode
-        self._window: list[int] = []  # the tokens whose text is still of interest
-        self._text = ""  # of the window
-        self._sent = 0  # characters of it that have been returned
+        self._window = _context(decode, before)  # the tokens whose text is still of interest
+        self._text = decode(self._window)  # of the window
+        self._sent = _shown(decode, self._window)  # characters of it that have been returned
         self._clean: list[int] = []  # window lengths at which everything had been returned: safe places to cut
-        self._silent = 0  # tokens since text was last returned
+        self._silent = 0  # tokens since text was last returned, or none was waited for
         self.length = 0  # characters returned in all
 
     def push(self, token: int) -> str:
@@ -32,7 +33,7 @@ class Detokenizer:
             # These bytes are never going to be a character, so they are not waited for any longer.
             certain = max(certain, len(self._text) - _HALF_MAX)
         piece = self._take(certain)
-        self._silent = 0 if piece else self._silent + 1
+        self._silent = 0 if piece or not self._text.endswith(HALF) else self._silent + 1
         self._shorten()
         return piece
 
@@ -63,3 +64,20 @@ class Detokenizer:
             self._clean = [length - start for length in self._clean if length > start]
             self._text = self._decode(self._window)
             self._sent = max(0, len(self._text) - unsent)
+
+
+def _context(decode: Callable[[Sequence[int]], str], before: Sequence[int]) -> list[int]:
+    """The last tokens of `before`, cut where no character is."""
+    tail = list(before[-_WINDOW:])
+    while len(tail) > _CONTEXT and decode(tail).startswith(HALF):
+        tail = tail[1:]
+    return tail
+
+
+def _shown(decode: Callable[[Sequence[int]], str], window: Sequence[int]) -> int:
+    """Characters of the text of `window`, without one that it ends inside of."""
+    for end in range(len(window), max(0, len(window) - _HALF_MAX) - 1, -1):
+        text = decode(window[:end])
+        if not text.endswith(HALF):
+            return len(text)
+    return len(decode(window))

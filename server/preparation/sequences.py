@@ -1,12 +1,13 @@
 """From a request body to the sequences to generate: limits, defaults and sampling. Pure; raises `ApiError`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from server.errors import bad_request, context_length_exceeded
-from server.protocol.requests import ChatCompletionRequest, CompletionRequest, SamplingFields
+from server.preparation.reading import PLAIN, Reading
+from server.protocol.requests import ChatCompletionRequest, CompletionRequest, SamplingFields, StreamOptions
 from server.structured_output.grammars import Restriction
 from workers.shared.messages import Generate, Sampling
 
@@ -25,8 +26,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """One HTTP request, checked: `generates[i]` makes choice i, `n` consecutive choices a prompt."""
+class PreparedRequest:
+    """One HTTP request, checked and encoded: `generates[i]` makes choice i, `n` consecutive choices a prompt."""
 
     id: str
     generates: list[Generate]
@@ -35,7 +36,11 @@ class Plan:
     min_tokens: int
     stream: bool
     include_usage: bool
+    continuous_usage: bool  # usage so far in every chunk
     return_token_ids: bool
+    continues: bool  # the text goes on where the prompt ends; else it begins anew, as a message does
+    reading: Reading = PLAIN
+    echo: list[str] | None = None  # text of each prompt, to be repeated before the answer
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -48,15 +53,15 @@ class Plan:
         return sum(map(len, self.prompts))
 
 
-def plan_chat(
+def prepared_chat(
     body: ChatCompletionRequest,
     request_id: str,
     prompt: list[int],
     limits: Limits,
     draw_seed: Callable[[], int],
     restriction: Restriction | None = None,
-) -> Plan:
-    """The plan of a chat completion, given its prompt tokens and the grammar of its answer."""
+) -> PreparedRequest:
+    """A chat completion, given its prompt tokens and the grammar of its answer."""
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("'top_logprobs' needs 'logprobs' to be true", "top_logprobs")
     name, asked = "max_tokens", body.max_tokens
@@ -66,25 +71,26 @@ def plan_chat(
         name, asked = "max_completion_tokens", body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     budget = Budget("messages", name, asked, default=None)
-    return _plan(body, request_id, [prompt], budget, logprobs, limits, draw_seed, restriction)
+    prepared = _prepared(body, request_id, [prompt], budget, logprobs, limits, draw_seed, restriction)
+    return replace(prepared, continues=body.add_generation_prompt is False)
 
 
-def plan_completion(
+def prepared_completion(
     body: CompletionRequest,
     request_id: str,
     prompts: Sequence[list[int]],
     limits: Limits,
     draw_seed: Callable[[], int],
     restriction: Restriction | None = None,
-) -> Plan:
-    """The plan of a plain completion, given the tokens of its prompts and the grammar of its answers."""
+) -> PreparedRequest:
+    """A plain completion, given the tokens of its prompts and the grammar of its answers."""
     for prompt in prompts:
         if not prompt:
             raise bad_request("'prompt' must hold at least one token", "prompt")
         if not all(0 <= token < limits.vocab_size for token in prompt):
             raise bad_request(f"'prompt' has token ids outside 0..{limits.vocab_size - 1}", "prompt")
     budget = Budget("prompt", "max_tokens", body.max_tokens, default=_COMPLETION_MAX_TOKENS)
-    return _plan(body, request_id, prompts, budget, body.logprobs, limits, draw_seed, restriction)
+    return _prepared(body, request_id, prompts, budget, body.logprobs, limits, draw_seed, restriction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +124,7 @@ class Budget:
         return room if self.default is None else min(self.default, room)
 
 
-def _plan(
+def _prepared(
     body: SamplingFields,
     request_id: str,
     prompts: Sequence[list[int]],
@@ -127,7 +133,7 @@ def _plan(
     limits: Limits,
     draw_seed: Callable[[], int],
     restriction: Restriction | None,
-) -> Plan:
+) -> PreparedRequest:
     if body.stream_options is not None and not body.stream:
         raise bad_request("'stream_options' needs 'stream' to be true", "stream_options")
     max_tokens = [budget.tokens(len(prompt), limits.max_model_len) for prompt in prompts]
@@ -151,15 +157,18 @@ def _plan(
                     stop_tokens=sampling.end_tokens,
                 )
             )
-    return Plan(
+    options = body.stream_options or StreamOptions()
+    return PreparedRequest(
         id=request_id,
         generates=generates,
         n=n,
         stops=body.stop or [],
         min_tokens=sampling.min_tokens,
         stream=bool(body.stream),
-        include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         return_token_ids=bool(body.return_token_ids),
+        continues=True,
     )
 
 

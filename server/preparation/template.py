@@ -10,12 +10,51 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+import msgspec
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.end_tokens import read_json, token_content
+from workers.shared.model_files.end_tokens import token_content
+from workers.shared.model_files.json_file import read_optional_json
 
 _TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def load_templates(folder: Path, file: Path | None = None) -> "dict[str, ChatTemplate]":
+    """The templates of a model folder by name, `file` in place of the default one; empty if there are none.
+
+    They stand in `tokenizer_config.json`, one or several with their names, and in files that take precedence:
+    `chat_template.jinja` and `additional_chat_templates/NAME.jinja`. Raises `ConfigError`.
+    """
+    path = folder / "tokenizer_config.json"
+    config = read_optional_json(path)
+    sources = _named_sources(config.get("chat_template"), path)
+    for place in (folder / "chat_template.jinja", *sorted((folder / "additional_chat_templates").glob("*.jinja"))):
+        if place.exists():
+            sources["default" if place.parent == folder else place.stem] = _read(place)
+    if file is not None:
+        sources = {"default": _read(file)}
+    tokens = {name: token_content(config.get(name)) for name in _TOKEN_NAMES}
+    special = {name: content for name, content in tokens.items() if content is not None}
+    return {name: ChatTemplate(source, special) for name, source in sources.items()}
+
+
+def _named_sources(value: Any, path: Path) -> dict[str, str]:
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"default": value}
+    try:
+        return msgspec.convert({entry["name"]: entry["template"] for entry in value}, dict[str, str])
+    except (TypeError, KeyError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{path}: chat_template must be text, or a list of objects with name and template") from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}; it should hold a chat template") from error
 
 
 class TemplateFailed(ValueError):
@@ -49,19 +88,6 @@ class ChatTemplate:
             raise ConfigError(f"the chat template does not compile: {error}") from error
         self._special_tokens = dict(special_tokens)
         self.source = source
-
-    @classmethod
-    def load(cls, folder: Path) -> "ChatTemplate | None":
-        """The template in `chat_template.jinja`, else in `tokenizer_config.json`; None if there is none."""
-        config = read_json(folder / "tokenizer_config.json")
-        path = folder / "chat_template.jinja"
-        source = path.read_text(encoding="utf-8") if path.exists() else config.get("chat_template")
-        if isinstance(source, list):  # several, by name
-            source = next((entry["template"] for entry in source if entry["name"] == "default"), None)
-        if source is None:
-            return None
-        tokens = {name: token_content(config.get(name)) for name in _TOKEN_NAMES}
-        return cls(source, {name: content for name, content in tokens.items() if content is not None})
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, extra: Mapping[str, Any]

@@ -1,6 +1,7 @@
 """The base of every request body, and types that keep what JSON permits and the engine does not out of it."""
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -18,7 +19,8 @@ def checked_text(value: str) -> str:
     return value
 
 
-def _checked_json(value: dict[str, Any]) -> dict[str, Any]:
+def too_deep(value: object) -> bool:
+    """Whether a JSON value is nested more deeply than code that descends into it by recursion bears."""
     level: list[Any] = [value]
     for _ in range(_MAX_DEPTH):
         level = [
@@ -29,7 +31,32 @@ def _checked_json(value: dict[str, Any]) -> dict[str, Any]:
         ]
         if not level:
             break
-    if any(isinstance(item, dict | list) for item in level):
+    return any(isinstance(item, dict | list) for item in level)
+
+
+def text_of_parts(*kinds: str) -> Callable[[object], object]:
+    """A validator that joins a list of text parts of these types by line breaks, as vLLM does, because templates of
+    text models expect a string. Other kinds of content are refused.
+    """
+
+    def joined(value: object) -> object:
+        if not isinstance(value, list):
+            return value
+        texts = []
+        for place, part in enumerate(value):
+            known = isinstance(part, Mapping) and part.get("type") in kinds
+            if not known or not isinstance(part.get("text"), str):
+                raise ValueError(
+                    f'part {place} must be {{"type": "{kinds[0]}", "text": "..."}}; this server takes text only'
+                )
+            texts.append(part["text"])
+        return "\n".join(texts)
+
+    return joined
+
+
+def _checked_json(value: dict[str, Any]) -> dict[str, Any]:
+    if too_deep(value):
         raise ValueError(f"is nested more than {_MAX_DEPTH} levels deep")
     if len(checked_text(json.dumps(value, ensure_ascii=False))) > _MAX_JSON:
         raise ValueError(f"is longer than {_MAX_JSON} characters")

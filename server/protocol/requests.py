@@ -4,12 +4,11 @@ Extra fields are spelled as in vLLM. Fields that cannot change the output are ac
 does not support are declared, so that the refusal can name them (`server.protocol.unsupported`).
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
-from server.protocol.body import Body, JsonObject, Text, checked_text
+from server.protocol.body import Body, JsonObject, Text, checked_text, text_of_parts
 from server.protocol.structured_output import StructuredFields
 from server.protocol.tools import AssistantCall, Tool, ToolChoice
 
@@ -19,18 +18,6 @@ Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 Count = Annotated[int, Field(ge=0, le=_INT32)]
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
-
-
-def _text_of_parts(value: object) -> object:
-    """Joins a list of text parts by line breaks, as vLLM does, because templates of text models expect a string."""
-    if not isinstance(value, list):
-        return value
-    texts = []
-    for place, part in enumerate(value):
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ValueError(f'part {place} must be {{"type": "text", "text": "..."}}; this server takes text only')
-        texts.append(part["text"])
-    return "\n".join(texts)
 
 
 def _listed(value: object) -> object:
@@ -59,6 +46,7 @@ class StreamOptions(Body):
     """Of a streamed request."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # with `include_usage`: usage so far in every chunk
     include_obfuscation: bool | None = None  # ignored: nothing is obfuscated
 
 
@@ -98,7 +86,7 @@ class ChatMessage(Body):
     """One message. The last four fields are what clients send back of an answer; `refusal` and others must be empty."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[Text | None, BeforeValidator(_text_of_parts)] = None
+    content: Annotated[Text | None, BeforeValidator(text_of_parts("text"))] = None
     name: Text | None = None
     tool_call_id: Text | None = None
     tool_calls: Annotated[list[AssistantCall], Field(max_length=128)] | None = None
@@ -127,6 +115,7 @@ class ChatCompletionRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     add_generation_prompt: bool | None = None
+    chat_template: Text | None = None  # the name of one of the model's templates
     chat_template_kwargs: JsonObject | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: ToolChoice | None = None

@@ -5,26 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from server.protocol.body import Body, JsonObject, Text
-from server.protocol.tools import CalledFunction, FunctionName
+from server.protocol.body import Body, JsonObject, Text, text_of_parts
+from server.protocol.tools import FunctionName
 
-
-def _text_of_parts(value: object) -> object:
-    """Joins a list of text parts by line breaks; other kinds of content are refused."""
-    if not isinstance(value, list):
-        return value
-    texts = []
-    for place, part in enumerate(value):
-        known = isinstance(part, Mapping) and part.get("type") in ("input_text", "output_text", "reasoning_text")
-        if not known or not isinstance(part.get("text"), str):
-            raise ValueError(
-                f'part {place} must be {{"type": "input_text", "text": "..."}}; this server takes text only'
-            )
-        texts.append(part["text"])
-    return "\n".join(texts)
-
-
-Content = Annotated[Text, BeforeValidator(_text_of_parts)]
+Content = Annotated[Text, BeforeValidator(text_of_parts("input_text", "output_text", "reasoning_text"))]
 
 
 class Item(Body):
@@ -53,11 +37,6 @@ class FunctionCall(Item):
     namespace: None = None
     parsed_arguments: Any = None  # the official client adds it to what it parsed
 
-    @model_validator(mode="after")
-    def _arguments_are_an_object(self) -> "FunctionCall":
-        CalledFunction(name=self.name, arguments=self.arguments)
-        return self
-
 
 class FunctionCallOutput(Item):
     """What a function returned."""
@@ -67,7 +46,7 @@ class FunctionCallOutput(Item):
     output: Content
 
 
-class ReasoningItem(Item):
+class EarlierReasoning(Item):
     """Reasoning from an earlier answer, for the chat templates that show it to the model."""
 
     type: Literal["reasoning"]
@@ -76,17 +55,34 @@ class ReasoningItem(Item):
     encrypted_content: None = None
 
 
+_KINDS = ("message", "function_call", "function_call_output", "reasoning")
+
+
 def _kind(value: object) -> str:
     kind = value.get("type", "message") if isinstance(value, Mapping) else getattr(value, "type", "message")
     return kind if isinstance(kind, str) else ""
 
 
+def _known_item(value: object) -> object:
+    if isinstance(value, Mapping) and _kind(value) == "item_reference":
+        raise ValueError(
+            "an item_reference cannot be resolved, for this server stores nothing: send the item itself, or have your "
+            "client do so with 'store' false"
+        )
+    if not isinstance(value, Mapping) or _kind(value) not in _KINDS:
+        raise ValueError(f"must be an object with one of the types {', '.join(_KINDS)}")
+    return value
+
+
 AnyItem = Annotated[
-    Annotated[Message, Tag("message")]
-    | Annotated[FunctionCall, Tag("function_call")]
-    | Annotated[FunctionCallOutput, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")],
-    Discriminator(_kind),
+    Annotated[
+        Annotated[Message, Tag("message")]
+        | Annotated[FunctionCall, Tag("function_call")]
+        | Annotated[FunctionCallOutput, Tag("function_call_output")]
+        | Annotated[EarlierReasoning, Tag("reasoning")],
+        Discriminator(_kind),
+    ],
+    BeforeValidator(_known_item),
 ]
 
 
@@ -104,7 +100,7 @@ class FunctionTool(Body):
     strict: bool | None = None
 
 
-class NamedTool(Body):
+class ChosenTool(Body):
     """This function must be called."""
 
     type: Literal["function"]
@@ -162,7 +158,7 @@ class ResponsesRequest(Body):
     stream: bool | None = None
     stream_options: StreamSettings | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None
@@ -178,8 +174,8 @@ class ResponsesRequest(Body):
     max_tool_calls: None = None
     context_management: None = None
 
-    metadata: dict[str, Any] | None = None
-    user: Any = None
+    metadata: JsonObject | None = None
+    user: Text | None = None
     service_tier: Any = None
     safety_identifier: Any = None
     prompt_cache_key: Any = None

@@ -3,9 +3,9 @@
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import BeforeValidator, Field
 
-from server.protocol.body import Body, JsonObject, Text
+from server.protocol.body import Body, JsonObject, Text, too_deep
 
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -42,27 +42,24 @@ class NamedTool(Body):
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
-def _arguments(value: str) -> str:
-    try:
-        parsed = json.loads(value or "{}")
-    except (ValueError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise ValueError("must be a JSON object, written as a string")
-    return value
+def _written(value: object) -> object:
+    return "" if value is None else value
 
 
-class CalledFunction(Body):
-    """What the model called."""
+class AssistantFunction(Body):
+    """What the model called. An answer that was cut short leaves `arguments` that are no JSON."""
 
     name: Text
-    arguments: Annotated[Text, AfterValidator(_arguments)]
+    arguments: Annotated[Text, BeforeValidator(_written)]
 
     @property
-    def parsed(self) -> dict[str, Any]:
-        """The arguments as templates expect them."""
-        parsed: dict[str, Any] = json.loads(self.arguments or "{}")
-        return parsed
+    def shown(self) -> dict[str, Any] | str:
+        """The arguments as templates expect them: an object, or the text that is none."""
+        try:
+            parsed = json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError):
+            parsed = None
+        return parsed if isinstance(parsed, dict) and not too_deep(parsed) else self.arguments
 
 
 class AssistantCall(Body):
@@ -70,5 +67,5 @@ class AssistantCall(Body):
 
     id: Text
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: AssistantFunction
     index: int | None = None

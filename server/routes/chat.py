@@ -6,10 +6,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.formatters.answer import answer
+from server.answering.answer import answer
 from server.formatters.base import Envelope
 from server.formatters.chat import ChatFormat
-from server.preparation.chat import prepare_chat
 from server.protocol.requests import ChatCompletionRequest
 from server.service import Service
 
@@ -22,8 +21,9 @@ def chat_router(service: Service) -> APIRouter:
     async def create_chat_completion(request: Request, body: ChatCompletionRequest) -> Response:
         arrived = service.clock()
         service.check_model(body.model)
-        prepared = await prepare_chat(service, body, len(await request.body()), f"chatcmpl-{uuid4().hex}")
-        envelope = Envelope(prepared.plan, body.model, service.tokenizer, service.rehearsal)
-        return await answer(service, request, prepared.plan, ChatFormat(envelope), arrived, prepared.reading)
+        size = len(await request.body())
+        prepared = await service.preparation.chat(body, size, service.limits(), f"chatcmpl-{uuid4().hex}")
+        envelope = Envelope(prepared, body.model, service.tokenizer, service.rehearsal)
+        return await answer(service, request, prepared, ChatFormat(envelope), arrived)
 
     return router

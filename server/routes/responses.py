@@ -6,11 +6,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.answering.answer import answer
 from server.errors import ApiError
-from server.formatters.answer import answer
 from server.formatters.base import Envelope
 from server.formatters.responses import ResponsesFormat
-from server.preparation.chat import prepare_chat
 from server.preparation.responses_api import NAMES, as_chat
 from server.protocol.responses_request import ResponsesRequest
 from server.service import Service
@@ -24,13 +23,14 @@ def responses_router(service: Service) -> APIRouter:
     async def create_response(request: Request, body: ResponsesRequest) -> Response:
         arrived = service.clock()
         service.check_model(body.model)
+        size = len(await request.body())
         try:
-            prepared = await prepare_chat(service, as_chat(body), len(await request.body()), f"resp_{uuid4().hex}")
+            prepared = await service.preparation.chat(as_chat(body), size, service.limits(), f"resp_{uuid4().hex}")
         except ApiError as error:
             raise _renamed(error) from error
-        envelope = Envelope(prepared.plan, body.model, service.tokenizer, service.rehearsal)
+        envelope = Envelope(prepared, body.model, service.tokenizer, service.rehearsal)
         form = ResponsesFormat(envelope, body)
-        return await answer(service, request, prepared.plan, form, arrived, prepared.reading)
+        return await answer(service, request, prepared, form, arrived)
 
     return router
 

@@ -9,12 +9,11 @@ from pydantic import Field
 from starlette.responses import Response
 
 from server.errors import bad_request
-from server.preparation.abilities import check_tools
-from server.preparation.chat import encode_chat
+from server.preparation.intent import ChatIntent
 from server.protocol.body import Body, JsonObject, Text
 from server.protocol.requests import ChatCompletionRequest, ChatMessage
 from server.protocol.tools import Tool
-from server.service import Service, engine_errors
+from server.service import Service
 
 
 class TokenizeRequest(Body):
@@ -24,6 +23,7 @@ class TokenizeRequest(Body):
     prompt: Text | None = None
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
     tools: list[Tool] | None = None
+    chat_template: Text | None = None
     chat_template_kwargs: JsonObject | None = None
     add_generation_prompt: bool = True
     add_special_tokens: bool | None = None  # of a prompt; by default true
@@ -61,8 +61,7 @@ def tokens_router(service: Service) -> APIRouter:
         service.check_model(body.model or service.settings.served_model_name)
         if (body.prompt is None) == (body.messages is None):
             raise bad_request("send either 'prompt' or 'messages'", "prompt")
-        with engine_errors():
-            limits = service.limits()
+        limits = service.limits()
         tokens = await asyncio.to_thread(_encode, service, body)
         strings = [service.tokenizer.token_text(token) for token in tokens] if body.return_token_strs else None
         return _json(Tokenized(len(tokens), limits.max_model_len, tokens, strings))
@@ -70,8 +69,7 @@ def tokens_router(service: Service) -> APIRouter:
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> Response:
         service.check_model(body.model or service.settings.served_model_name)
-        with engine_errors():
-            vocab_size = service.limits().vocab_size
+        vocab_size = service.limits().vocab_size
         if any(token >= vocab_size for token in body.tokens):
             raise bad_request(f"'tokens' has ids outside 0..{vocab_size - 1}", "tokens")
         return _json(Detokenized(await asyncio.to_thread(service.tokenizer.decode_all, body.tokens)))
@@ -86,12 +84,11 @@ def _encode(service: Service, body: TokenizeRequest) -> list[int]:
         "model": service.settings.served_model_name,
         "messages": body.messages,
         "tools": body.tools,
+        "chat_template": body.chat_template,
         "chat_template_kwargs": body.chat_template_kwargs,
         "add_generation_prompt": body.add_generation_prompt,
     }
-    chat = ChatCompletionRequest(**fields)
-    check_tools(chat)
-    return encode_chat(service, chat)
+    return ChatIntent.of(ChatCompletionRequest(**fields), service.preparation.chat_models).encode()
 
 
 def _json(body: msgspec.Struct) -> Response:

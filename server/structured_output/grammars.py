@@ -27,7 +27,7 @@ class Restriction:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class CallGrammar:
     """Tool calls in an answer: it must consist of them, may consist of them instead of a restricted text, or has them
     between free text.
     """
@@ -45,8 +45,17 @@ class Thinking:
     opened: bool
 
 
+def quoted(text: str) -> str:
+    """`text` as a string of Lark; nothing at all for no text."""
+    return json.dumps(text, ensure_ascii=False) if text else ""
+
+
 def restrict(
-    fields: StructuredFields, calls: Calls | None, *, thinking: Thinking | None, literal: Spelling
+    fields: StructuredFields,
+    calls: CallGrammar | None = None,
+    *,
+    thinking: Thinking | None = None,
+    literal: Spelling = quoted,
 ) -> Restriction | None:
     """The grammar of an answer, None if it is free."""
     answer = None if calls is not None and calls.place != "instead" else _answer(fields)
@@ -124,7 +133,7 @@ def _slashes(regex: str) -> str:
     return result
 
 
-def _mixed_rules(calls: Calls, literal: Spelling) -> list[str]:
+def _mixed_rules(calls: CallGrammar, literal: Spelling) -> list[str]:
     """Free text in which the dialect's marker begins a call, always."""
     dialect = calls.dialect
     assert dialect.begins_with is not None
@@ -146,7 +155,7 @@ def _mixed_rules(calls: Calls, literal: Spelling) -> list[str]:
     ]
 
 
-def _call_rules(calls: Calls, literal: Spelling) -> list[str]:
+def _call_rules(calls: CallGrammar, literal: Spelling) -> list[str]:
     dialect = calls.dialect
     rules = []
     for place, name in enumerate(calls.parameters):
@@ -156,11 +165,6 @@ def _call_rules(calls: Calls, literal: Spelling) -> list[str]:
     more = f" ({literal(dialect.separator)} call)*" if calls.parallel else ""
     rules.append(f"calls: {literal(dialect.opening)} call{more} {literal(dialect.closing)}")
     return rules
-
-
-def quoted(text: str) -> str:
-    """`text` as a string of Lark; nothing at all for no text."""
-    return json.dumps(text, ensure_ascii=False) if text else ""
 
 
 def _bounded(grammar: str, param: str) -> str:

@@ -22,12 +22,14 @@ class CallObject:
     """One object, character by character.
 
     Nothing is told before the name is known and arguments have begun; from then on the call stands, even if the
-    object breaks off. An object that ends without arguments is a call with none, unless `needs_arguments`.
+    object breaks off. An object that ends without arguments is a call with none, unless `needs_arguments`. Where the
+    object is `forced` to be a call, the name alone is enough.
     """
 
-    def __init__(self, *, needs_arguments: bool = False) -> None:
+    def __init__(self, *, forced: bool, needs_arguments: bool) -> None:
         self.state: State = "start"
         self.told = False  # whether the name has been told
+        self._forced = forced
         self._needs_arguments = needs_arguments
         self._name: str | None = None
         self._key = ""
@@ -108,6 +110,8 @@ class CallObject:
             elif self._early is not None:
                 self._tell()
                 self._new_arguments += self._early
+            elif self._forced:
+                self._tell()
         elif self._key in _ARGUMENTS and not self._streams:
             # Some models write the object as a string that holds JSON.
             text = _string(self._text) or self._text

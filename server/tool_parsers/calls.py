@@ -9,11 +9,12 @@ from server.tool_parsers.call_object import CallObject
 class Calls:
     """The calls of one answer, in order; `new_id` makes their ids."""
 
-    def __init__(self, new_id: Callable[[], str], *, needs_arguments: bool = False) -> None:
+    def __init__(self, new_id: Callable[[], str], *, forced: bool, needs_arguments: bool) -> None:
         self._new_id = new_id
+        self._forced = forced
         self._needs_arguments = needs_arguments
         self._index = -1
-        self._object = CallObject(needs_arguments=needs_arguments)
+        self.begin()
 
     @property
     def count(self) -> int:
@@ -27,7 +28,7 @@ class Calls:
 
     def begin(self) -> None:
         """A new object begins."""
-        self._object = CallObject(needs_arguments=self._needs_arguments)
+        self._object = CallObject(forced=self._forced, needs_arguments=self._needs_arguments)
 
     def push(self, char: str) -> list[CallPiece]:
         """Takes a character of the object."""

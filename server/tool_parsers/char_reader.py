@@ -8,11 +8,18 @@ from server.tool_parsers.calls import Calls
 
 
 class CharReader(ABC):
-    """A `Reader` of text with calls in it; `single` ends the answer with the first call."""
+    """A `Reader` of text with calls in it; `single` ends the answer with the first call.
 
-    def __init__(self, new_id: Callable[[], str], *, single: bool = False, needs_arguments: bool = False) -> None:
-        self._calls = Calls(new_id, needs_arguments=needs_arguments)
+    `forced` says that a grammar lets the model write nothing but calls: what has been written of one is never text,
+    not even where the answer breaks off, and a call stands as soon as its name does.
+    """
+
+    def __init__(
+        self, new_id: Callable[[], str], *, single: bool = False, forced: bool = False, needs_arguments: bool = False
+    ) -> None:
+        self._calls = Calls(new_id, forced=forced, needs_arguments=needs_arguments)
         self._single = single
+        self._forced = forced
         self._held = ""  # text that may be the beginning of a marker, or space before one
         self.finished = False
 
@@ -23,11 +30,18 @@ class CharReader(ABC):
             if self.finished:
                 break
             parts += self._push(char)
-        return merge(parts)
+        return merge(self._wanted(parts))
 
-    @abstractmethod
     def flush(self) -> list[Part]:
         """What was held back, now that no more will come."""
+        return self._wanted(self._flush())
+
+    def _wanted(self, parts: list[Part]) -> list[Part]:
+        return [part for part in parts if not isinstance(part, Text)] if self._forced else parts
+
+    @abstractmethod
+    def _flush(self) -> list[Part]:
+        """What was held back, and is of use."""
 
     @abstractmethod
     def _push(self, char: str) -> list[Part]:

@@ -16,8 +16,8 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 class ReaderMaker(Protocol):
     """Makes the reader of one answer."""
 
-    def __call__(self, new_id: Callable[[], str], *, single: bool) -> Reader:
-        """`single` ends the answer with the first call."""
+    def __call__(self, new_id: Callable[[], str], *, single: bool, forced: bool) -> Reader:
+        """As `CharReader` says."""
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 class HermesReader(CharReader):
     """Space around calls belongs to nobody. A block that holds no call is text as it stands."""
 
-    def __init__(self, new_id: Callable[[], str], *, single: bool = False) -> None:
-        super().__init__(new_id, single=single)
+    def __init__(self, new_id: Callable[[], str], *, single: bool = False, forced: bool = False) -> None:
+        super().__init__(new_id, single=single, forced=forced)
         self._inside = False
         self._raw = ""  # the block so far, while it may still turn out to be text
         self._closing = ""  # the end of a block, after its object
 
-    def flush(self) -> list[Part]:
+    def _flush(self) -> list[Part]:
         """A marker that was not completed, or a block without a call, is text; space after a call is not."""
         text = self._raw if self._inside else self._held
         self._held = self._raw = ""

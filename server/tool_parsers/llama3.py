@@ -13,11 +13,11 @@ State = Literal["start", "object", "between", "text"]
 class Llama3Reader(CharReader):
     """An answer that begins with something else is text, until the marker that some of these models write."""
 
-    def __init__(self, new_id: Callable[[], str], *, single: bool = False) -> None:
-        super().__init__(new_id, single=single, needs_arguments=True)
+    def __init__(self, new_id: Callable[[], str], *, single: bool = False, forced: bool = False) -> None:
+        super().__init__(new_id, single=single, forced=forced, needs_arguments=True)
         self._state: State = "start"
 
-    def flush(self) -> list[Part]:
+    def _flush(self) -> list[Part]:
         """What was held back and is no call."""
         text, self._held = self._held, ""
         return [] if self._calls.count and not text.strip("; \t\r\n,") else texts(text)

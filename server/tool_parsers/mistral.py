@@ -14,16 +14,18 @@ State = Literal["text", "marker", "list", "object", "name", "arguments", "after"
 class MistralReader(CharReader):
     """What follows a list, or an object of arguments, is skipped up to the next marker."""
 
-    def __init__(self, new_id: Callable[[], str], *, single: bool = False) -> None:
-        super().__init__(new_id, single=single)
+    def __init__(self, new_id: Callable[[], str], *, single: bool = False, forced: bool = False) -> None:
+        super().__init__(new_id, single=single, forced=forced)
         self._state: State = "text"
         self._value = JsonValue()
 
-    def flush(self) -> list[Part]:
-        """Text that was held back; a name without arguments is a call with none."""
+    def _flush(self) -> list[Part]:
+        """Text that was held back; the name of a call that must be one, though nothing of its arguments has come."""
         held, self._held = self._held, ""
         if self._state == "text":
             return [] if self._calls.count and held.isspace() else texts(held)
+        if self._state == "name" and self._forced and ARGS in held:
+            return [self._calls.open(_name(held))]
         return []
 
     def _push(self, char: str) -> list[Part]:
@@ -64,7 +66,7 @@ class MistralReader(CharReader):
     def _name(self, char: str) -> list[Part]:
         if char != "{":
             return []
-        name = self._held[:-1].removesuffix(ARGS).split(CALL_ID)[0].strip()
+        name = _name(self._held[:-1])
         self._state, self._held, self._value = "arguments", "", JsonValue()
         return [self._calls.open(name), *self._arguments(char)]
 
@@ -74,3 +76,8 @@ class MistralReader(CharReader):
             self._state = "after"
             self.finished = self._single
         return [CallPiece(self._calls.count - 1, char)]
+
+
+def _name(head: str) -> str:
+    """Of what stands between the marker and the arguments."""
+    return head.removesuffix(ARGS).split(CALL_ID)[0].strip()

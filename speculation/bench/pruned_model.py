@@ -15,7 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.tensor_sizes import read_json, tensor_files
+from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.tensor_sizes import tensor_files
 
 _LAYER = re.compile(r"(?<=^model\.layers\.)\d+(?=\.)")
 _FILES = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")

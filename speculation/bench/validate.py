@@ -15,7 +15,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from speculation.bench.cycle_cost import Point, measure, points
-from speculation.simulate.fit import Run, error, fit, predict
+from speculation.simulate.fit import Costs, Run, fit, predict
 from workers.shared.errors import ConfigError
 
 _STAGES = (2, 4, 8)
@@ -35,11 +35,19 @@ def grid() -> list[Point]:
     return [replace(point, hollow=True) for point in pipelined + rounds]
 
 
-def report(runs: Sequence[Run]) -> str:
-    """A Markdown table of the runs that the costs were not fitted to, and how many are predicted closely."""
-    costs = fit(runs[::_FIT_TO_EVERY])
+def fitted_to(runs: Sequence[Run]) -> list[Run]:
+    """The runs that costs are fitted to; the others are held out."""
+    return list(runs[::_FIT_TO_EVERY])
+
+
+def report(runs: Sequence[Run], costs: Costs, tokens: int = 2000) -> str:
+    """A Markdown table of the runs that `costs` were not fitted to, and how many are predicted closely.
+
+    `tokens` are simulated for each of them.
+    """
     held_out = [run for place, run in enumerate(runs) if place % _FIT_TO_EVERY]
-    errors = [error(run, costs, tokens=2000) for run in held_out]
+    predictions = [predict(run, costs, tokens) for run in held_out]
+    errors = [made / run.tokens_per_second - 1 for made, run in zip(predictions, held_out, strict=True)]
     close = sum(abs(value) <= _CLOSE for value in errors)
     lines = [
         f"Fitted to {len(runs) - len(held_out)} other runs: control {costs.control_ms:g} ms, commit "
@@ -49,12 +57,11 @@ def report(runs: Sequence[Run]) -> str:
         "| n | stage ms | acceptance | δ | k | emulated tok/s | predicted | error |",
         "|" + " --- |" * 8,
     ]
-    for run, value in zip(held_out, errors, strict=True):
+    for run, predicted, value in zip(held_out, predictions, errors, strict=True):
         acceptance = "none" if run.acceptance is None else f"{run.acceptance:.3f}"
-        emulated, predicted = run.tokens_per_second, predict(run, costs, tokens=2000)
         lines.append(
             f"| {run.stages} | {run.stage_ms:g} | {acceptance} | {run.delta} | {run.drafts or '–'} | "
-            f"{emulated:.1f} | {predicted:.1f} | {100 * value:+.1f} % |"
+            f"{run.tokens_per_second:.1f} | {predicted:.1f} | {100 * value:+.1f} % |"
         )
     return "\n".join(lines) + "\n"
 
@@ -74,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as failure:
         sys.stderr.write(f"{failure}\n")
         return 2
-    sys.stdout.write(report(runs))
+    sys.stdout.write(report(runs, fit(fitted_to(runs))))
     return 0
 
 

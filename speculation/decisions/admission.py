@@ -12,8 +12,10 @@ def refusal(request: Generate, room: int, vocab_size: int) -> str | None:
     """
     if not request.prompt or request.max_tokens < 1 or len(request.prompt) + request.max_tokens > room:
         return f"prompt and max_tokens must be at least 1 and fit {room} tokens together"
-    if not all(0 <= token < vocab_size for token in request.prompt):
-        return f"prompt has token ids outside 0..{vocab_size - 1}"
+    if not all(0 <= token < vocab_size for token in (*request.prompt, *request.generated)):
+        return f"prompt or generated have token ids outside 0..{vocab_size - 1}"
+    if len(request.generated) >= request.max_tokens:
+        return "generated must be fewer than max_tokens: nothing is left to generate"
     return _sampling_refusal(request.sampling, vocab_size)
 
 

@@ -53,6 +53,7 @@ class Schedule:
     reused: int = 0  # positions of the prompt that an earlier request had computed already
     _canonical: int = 0
     _prompt: int = 0
+    _given: int = 0  # the prompt, and what was generated before this slot was taken over
     _limit: int = 0
     _stop_tokens: Collection[int] = ()
     _refilling: bool = True  # the next token to verify had no draft ahead of it
@@ -61,6 +62,11 @@ class Schedule:
     def outputs(self) -> int:
         """Verified tokens behind the prompt."""
         return self.verified - self._prompt
+
+    @property
+    def fresh(self) -> int:
+        """Tokens that this slot has verified itself: `outputs`, less what was generated before."""
+        return self.verified - self._given
 
     @property
     def kept(self) -> int:
@@ -77,16 +83,26 @@ class Schedule:
         common = next((i for i in range(most) if prompt[i] != self.tokens[i]), most)
         return max(0, common - common % self.prefill_chunk)
 
-    def start(self, prompt: Sequence[int], max_tokens: int, stop_tokens: Collection[int] = (), reused: int = 0) -> Step:
+    def start(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        stop_tokens: Collection[int] = (),
+        reused: int = 0,
+        generated: Sequence[int] = (),
+    ) -> Step:
         """Takes the slot over for a request; announces the first prompt chunks after the `reused` positions.
 
-        `reused` is what `reusable` says, or less.
+        `reused` is what `reusable` says, or less. `generated` is output that is verified already, for an earlier engine
+        has given it; its frames are those it had, of one token each, but all stages work on them at once. `max_tokens`
+        counts it.
         """
         if self.running or not prompt or max_tokens < 1:
             raise ValueError("start() needs an idle slot, a prompt of at least one token and max_tokens >= 1")
         self.running = True
-        self.tokens = list(prompt)
-        self.verified = self._prompt = len(prompt)
+        self.tokens = [*prompt, *generated]
+        self._prompt = len(prompt)
+        self.verified = self._given = len(self.tokens)
         self.announced = self.reused = self._canonical = reused
         self.counts = SpeculationCounts()
         self._limit = len(prompt) + max_tokens
@@ -102,7 +118,7 @@ class Schedule:
         """
         return (
             self.running
-            and self.verified > self._prompt
+            and self.verified > self._given
             and len(self.tokens) - self.announced < self.policy.width
             and (self.policy.credits > 1 or not self.in_flight)
             and len(self.tokens) < self._limit - 1
@@ -158,7 +174,7 @@ class Schedule:
     def _verify(self, sampled: Sequence[int]) -> Step:
         """Takes over what was sampled after each token of a frame, up to the first that is not the draft there."""
         was_full = len(self.in_flight) + 1 >= self.stages
-        if self.verified > self._prompt:  # the first token is the prefill's, and costs no decode cycle
+        if self.verified > self._given:  # the first token is the prefill's, and costs no decode cycle
             self.counts.cycles += self.stages if self._refilling else 1
         start = self.verified
         for token in sampled:
@@ -216,7 +232,7 @@ class Schedule:
                 epoch=self.epoch,
                 position=start,
                 tokens=tuple(self.tokens[start:end]),
-                wants_sample=end >= self._prompt,
+                wants_sample=end >= self._given,
             )
             self.announced = end
             self.in_flight.append(frame)
@@ -226,8 +242,10 @@ class Schedule:
     def _cut(self, *, flush: bool) -> int | None:
         """Where the next frame ends: a prompt chunk, then what the policy says. None while there is nothing to cut."""
         start, policy = self.announced, self.policy
-        if start < self._prompt:
-            return min(start + self.prefill_chunk, self._prompt) if len(self.in_flight) < policy.chunks else None
+        if start < self._given:
+            if len(self.in_flight) >= policy.chunks:
+                return None
+            return min(start + self.prefill_chunk, self._prompt) if start < self._prompt else start + 1
         if start == len(self.tokens) or len(self.in_flight) >= policy.credits:
             return None
         if self.wants_draft() and not flush:

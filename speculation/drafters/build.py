@@ -11,7 +11,7 @@ from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.drafters.switched import SwitchedDrafter
 from workers.shared.config import DrafterConfig, EngineConfig
-from workers.shared.drafters import DRAFTERS
+from workers.shared.drafters import DRAFTERS, DrafterName
 from workers.shared.grammar import load_grammars
 
 
@@ -24,7 +24,7 @@ def choices(config: DrafterConfig) -> list[Choice]:
     return sorted(map(_choice, names), key=lambda choice: (choice.listens, choice.prior))
 
 
-def _choice(name: str) -> Choice:
+def _choice(name: DrafterName) -> Choice:
     row = DRAFTERS[name]
     family = "module" if row.needs_module else ""
     return Choice(name, row.prior, family, listens=row.reads == "states in flight")
@@ -37,7 +37,7 @@ def build_drafters(config: EngineConfig, vocab_size: int, offered: Sequence[Choi
     """
     row = DRAFTERS[config.drafter.name]
     make = _loader(row.loader)(config, vocab_size)
-    grammars = load_grammars(Path(config.model)) if row.takes_grammar else None
+    grammars = load_grammars(Path(config.model)) if row.has_opinion else None
     drafters = []
     for slot in range(config.sequences):
         drafter: Drafter = SwitchedDrafter(make(slot), config.drafter.name, offered)

@@ -77,6 +77,8 @@ class PdmDrafter(Drafter):
         if self._deaf or not self._is_alive(tap):
             return
         buffer, source = self._buffer, self._sources[tap.stage]
+        if tap.position > source.filled:
+            return  # what came before it has been missed, so the rest is of no use either
         shape = (-1, len(source.columns), buffer.shape[-1])
         states = torch.frombuffer(bytearray(tap.data), dtype=getattr(torch, tap.dtype)).view(shape)
         end = tap.position + len(states)

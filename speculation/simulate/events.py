@@ -19,7 +19,7 @@ _PROMPT = 1  # tokens; what is measured begins after the first sample
 _RIGHT, _WRONG = 1, 0  # tokens: the target always says `_RIGHT`
 
 
-@dataclass
+@dataclass(eq=False)  # a stage is itself, whatever it holds
 class _Stage:
     lookahead: Lookahead
     inputs: int = 0  # hidden states that have arrived

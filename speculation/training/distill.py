@@ -1,7 +1,7 @@
 """`python -m speculation.training.distill MODEL --out DIR`: the target's own answers, to train a draft module on."""
 
 import argparse
-import os
+import hashlib
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,12 +11,16 @@ from typing import Any
 import msgspec
 import torch
 from tqdm import tqdm
-from transformers import AutoTokenizer
 
-from speculation.training.examples.data import Record
-from speculation.training.examples.prompts import pre_query, read_prompts, usable_instruction
-from speculation.training.teacher import load_target
+from speculation.pdm.replacing import replace_bytes
+from speculation.training.arguments import not_negative, whole
+from speculation.training.examples.data import Record, data_hash
+from speculation.training.examples.prompts import pre_query, read_prompts, render, usable_instruction
+from speculation.training.interruption import EXIT_INTERRUPTED, Interrupted, StopSignals
+from speculation.training.parallel import local_device
+from speculation.training.teacher import load_target, load_tokenizer
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.digest import read_digest
 
 _TRIES = 20  # batches of made-up instructions without a usable one before giving up
 
@@ -41,12 +45,7 @@ class Writer:
 
     def answers(self, prompts: Sequence[str], temperature: float, label: str) -> list[list[int]]:
         """Answer token ids, the end token included where there is one."""
-        texts = [
-            self._tokenizer.apply_chat_template(
-                [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
-            )
-            for prompt in prompts
-        ]
+        texts = [render(self._tokenizer, prompt) for prompt in prompts]
         return self._generate(texts, temperature, self._max_tokens, label)
 
     def instructions(self, label: str) -> list[str]:
@@ -90,14 +89,13 @@ def made_up(writer: Writer, first_batch: int) -> Iterator[list[str]]:
     raise ConfigError("the model writes no usable instructions after its chat template; give prompts with --prompts")
 
 
-def batches_of_prompts(options: argparse.Namespace, writer: Writer, first: int) -> Iterator[tuple[str, list[str]]]:
-    """(source, prompts) from batch `first` on."""
-    if options.prompts is None:
-        yield from (("magpie", batch) for batch in made_up(writer, first))
+def batches_of_prompts(prompts: Sequence[str] | None, writer: Writer, batch: int, first: int) -> Iterator[list[str]]:
+    """Batches of `prompts`, or of made-up ones without any, from batch `first` on."""
+    if prompts is None:
+        yield from made_up(writer, first)
         return
-    prompts = read_prompts(options.prompts)
-    for start in range(first * options.batch, len(prompts), options.batch):
-        yield options.prompts.stem, prompts[start : start + options.batch]
+    for start in range(first * batch, len(prompts), batch):
+        yield list(prompts[start : start + batch])
 
 
 class _State(msgspec.Struct):
@@ -111,25 +109,12 @@ class _State(msgspec.Struct):
 
 def distill(options: argparse.Namespace) -> None:
     """Runs the command line; goes on where an earlier run was interrupted."""
-    options.out.mkdir(parents=True, exist_ok=True)
+    device = local_device(options.device)
+    prompts = None if options.prompts is None else read_prompts(options.prompts)
+    tokenizer = load_tokenizer(options.model)
     out, state_file = options.out / f"{options.output_name}.jsonl", options.out / f"{options.output_name}.state.json"
-    state = _State(
-        {
-            "prompts": options.prompts.name if options.prompts else None,
-            "temperatures": options.temperature,
-            "batch": options.batch,
-            "max_tokens": options.max_tokens,
-            "top_k": options.top_k,
-            "seed": options.seed,
-        }
-    )
-    if state_file.exists():
-        earlier = msgspec.json.decode(state_file.read_bytes(), type=_State)
-        if earlier.settings != state.settings:
-            raise ConfigError(f"{state_file}: was made with other settings {earlier.settings}; choose another --out")
-        state = earlier
-    tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
-    model = load_target(options.model, getattr(torch, options.dtype), options.device)
+    state = _earlier_state(out, state_file, _settings(options, tokenizer))
+    model = load_target(options.model, getattr(torch, options.dtype), device)
     writer = Writer(
         model,
         tokenizer,
@@ -138,13 +123,16 @@ def distill(options: argparse.Namespace) -> None:
         top_k=options.top_k,
         seed=options.seed,
     )
+    source = "magpie" if options.prompts is None else options.prompts.stem
+    batches = batches_of_prompts(prompts, writer, options.batch, state.batches)
+    options.out.mkdir(parents=True, exist_ok=True)
     with out.open("ab") as file, tqdm(total=options.count, initial=state.records, unit="answer") as bar:
         # Whatever a killed run wrote after its last complete batch is written again.
         file.truncate(state.bytes)
-        for source, prompts in batches_of_prompts(options, writer, state.batches):
+        while state.records < options.count and (batch := next(batches, None)) is not None:
             for temperature in options.temperature:
-                answers = writer.answers(prompts, temperature, f"answers {state.batches}") if prompts else []
-                for prompt, ids in zip(prompts, answers, strict=True):
+                answers = writer.answers(batch, temperature, f"answers {state.batches}") if batch else []
+                for prompt, ids in zip(batch, answers, strict=True):
                     text = str(tokenizer.decode(ids, skip_special_tokens=True))
                     file.write(msgspec.json.encode(Record(prompt, text, ids, temperature, source)) + b"\n")
                 state.records += len(answers)
@@ -152,15 +140,45 @@ def distill(options: argparse.Namespace) -> None:
             file.flush()
             state.batches += 1
             state.bytes = file.tell()
-            _replace(state_file, msgspec.json.encode(state))
-            if state.records >= options.count:
-                break
+            replace_bytes(state_file, msgspec.json.encode(state))
 
 
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(".new")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+def _settings(options: argparse.Namespace, tokenizer: Any) -> dict[str, Any]:
+    """Everything that decides what is written: a run goes on only with the same."""
+    return {
+        "model": msgspec.to_builtins(read_digest(options.model)),
+        "dtype": options.dtype,
+        "chat_template": hashlib.sha256(render(tokenizer, "").encode()).hexdigest(),
+        "prompts": data_hash([options.prompts]) if options.prompts else None,
+        "temperatures": options.temperature,
+        "batch": options.batch,
+        "max_tokens": options.max_tokens,
+        "top_k": options.top_k,
+        "seed": options.seed,
+    }
+
+
+def _earlier_state(out: Path, state_file: Path, settings: dict[str, Any]) -> _State:
+    """Where a run with these settings stands.
+
+    Raises `ConfigError` where `out` belongs to another run, or to none, or is not what the state says.
+    """
+    if not state_file.exists():
+        if out.exists():
+            raise ConfigError(f"{out}: exists, with no {state_file.name} to go on from; choose another --output-name")
+        return _State(settings)
+    try:
+        state = msgspec.json.decode(state_file.read_bytes(), type=_State)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{state_file}: {error}; choose another --output-name") from error
+    names = settings.keys() | state.settings.keys()
+    if changed := sorted(name for name in names if state.settings.get(name) != settings.get(name)):
+        raise ConfigError(
+            f"{state_file}: was made with other settings ({', '.join(changed)}); choose another --output-name"
+        )
+    if not out.exists() or out.stat().st_size < state.bytes:
+        raise ConfigError(f"{out}: has less than {state_file.name} says; choose another --output-name")
+    return state
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -169,17 +187,18 @@ def build_parser() -> argparse.ArgumentParser:
         prog="python -m speculation.training.distill",
         description="Writes a model's own answers, to prompts from a file or to instructions that it makes up itself. "
         "Run it again to go on after an interruption.",
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add("model", type=Path, help="prepared model folder of the target")
     add("--out", type=Path, required=True, help="folder of the data")
     add("--output-name", default="answers", help="name of the .jsonl file in it")
     add("--prompts", type=Path, help=".jsonl file with a field prompt, or a text file with one prompt a line")
-    add("--count", type=int, default=1000, help="answers to write")
-    add("--temperature", type=float, nargs="+", default=[0.0, 1.0], help="each prompt is answered once at each")
-    add("--batch", type=int, default=16, help="prompts at a time")
-    add("--max-tokens", type=int, default=320, help="of an answer")
-    add("--top-k", type=int, default=0, help="sample from this many tokens; 0: from all")
+    add("--count", type=whole(1), default=1000, help="answers to write")
+    add("--temperature", type=not_negative, nargs="+", default=[0.0, 1.0], help="each prompt is answered once at each")
+    add("--batch", type=whole(1), default=16, help="prompts at a time")
+    add("--max-tokens", type=whole(1), default=320, help="of an answer")
+    add("--top-k", type=whole(0), default=0, help="sample from this many tokens; 0: from all")
     add("--dtype", choices=("float32", "bfloat16"), default="float32")
     add("--device", default="cpu")
     add("--seed", type=int, default=0)
@@ -187,13 +206,17 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0, or 1 for bad input."""
+    """Exit status 0: complete; 1: bad input; 3: stopped by a signal, run again to go on."""
     options = build_parser().parse_args(arguments)
+    StopSignals().install()
     try:
         distill(options)
     except ConfigError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
+    except Interrupted:
+        sys.stderr.write("interrupted: run the same command again to go on\n")
+        return EXIT_INTERRUPTED
     return 0
 
 

@@ -4,12 +4,9 @@ import argparse
 from pathlib import Path
 
 from speculation.decisions.features import MaskRule
+from speculation.training.arguments import numbers, whole
 from speculation.training.settings import Settings
 from workers.shared.errors import ConfigError
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -17,6 +14,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m speculation.training.train",
         description="Trains a draft module on a target's own answers. Run it again to go on after an interruption.",
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add("model", type=Path, help="prepared model folder of the target")
@@ -26,16 +24,22 @@ def build_parser() -> argparse.ArgumentParser:
     add("--layers", type=int, default=2, help="decoder layers of the module")
     add("--layer-type", choices=("target", "qwen3"), default="target")
     add("--head", choices=("own", "target"), default="own", help="trained draft head, or the target's frozen rows")
-    add("--anchors", type=_numbers, required=True, help="hidden-state indices, such as 0,10,19,24,29")
+    add("--anchors", type=numbers, required=True, help="hidden-state indices, such as 0,10,19,24,29")
     add("--init-layers", help="target layers to start from, such as 28,29; 'last' (default) or 'none'", default="last")
     add("--frozen-layers", type=int, default=0, help="last layers that stay the target's, and are not stored")
     add("--init-projections", choices=("fit", "identity", "normal"), default="fit")
     add("--draft-vocab", type=int, default=0, help="size of the draft vocabulary, built from the data; 0: all tokens")
-    add("--stages", type=_numbers, default=(), help="numbers of stages to train for, such as 2,3,5,10")
-    add("--split", type=_numbers, action="append", default=[], help="a fixed split, instead of --stages; repeatable")
+    add("--stages", type=numbers, default=(), help="numbers of stages to train for, such as 2,3,5,10")
+    add("--split", type=numbers, action="append", default=[], help="a fixed split, instead of --stages; repeatable")
     add("--uneven", type=float, default=0.5, help="share of random splits, with --stages")
     add("--acceptance", type=float, default=0.6, help="expected acceptance; decides how often each fill is drawn")
-    add("--mask", choices=[rule.value for rule in MaskRule], default=MaskRule.CORRECTED.value)
+    add(
+        "--mask",
+        choices=[rule.value for rule in MaskRule],
+        default=MaskRule.CORRECTED.value,
+        help="what rows see while the pipeline is not full: as at inference, or by the authors' rule. Only that rule: "
+        "every depth keeps a row of its own, where the authors' training shares one among the depths of a type",
+    )
     add("--positions", type=float, default=1.0, help="share of answer positions that count in a step")
     add("--max-length", type=int, default=1024)
     add("--batch-tokens", type=int, default=4096)
@@ -47,14 +51,14 @@ def build_parser() -> argparse.ArgumentParser:
     add("--weight-decay", type=float, default=0.0)
     add("--clip", type=float, default=1.0)
     add("--autocast", action="store_true", help="bfloat16 products; master weights stay float32")
-    add("--held-out", type=float, default=0.03)
+    add("--held-out", type=float, default=0.03, help="share of prompts kept for validation; 0: no validation")
     add("--seed", type=int, default=0)
     add("--device", default="cpu")
     add("--cache", type=Path, help="folder for the target's hidden states; without it the target runs in every step")
     add("--teacher-dtype", choices=("float32", "bfloat16"), default="float32")
-    add("--save-every", type=int, default=100)
-    add("--validate-every", type=int, default=200)
-    add("--validation-examples", type=int, default=48)
+    add("--save-every", type=whole(1), default=100)
+    add("--validate-every", type=whole(1), default=200)
+    add("--validation-examples", type=whole(1), default=48)
     return parser
 
 
@@ -65,8 +69,8 @@ def init_layers(text: str, layers: int, target_layers: int, layer_type: str) -> 
     if text == "last":
         return tuple(range(target_layers - layers, target_layers))
     try:
-        return _numbers(text)
-    except ValueError:
+        return numbers(text)
+    except argparse.ArgumentTypeError:
         raise ConfigError(f"--init-layers {text!r}: give numbers such as 28,29, or 'last', or 'none'") from None
 
 

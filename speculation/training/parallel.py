@@ -7,11 +7,24 @@ from dataclasses import dataclass
 import torch
 from torch import distributed, nn
 
+from workers.shared.errors import ConfigError
+
 
 def local_device(name: str) -> torch.device:
-    """The device called `name`; under `torchrun`, "cuda" is this process's own card."""
+    """The device called `name`; under `torchrun`, "cuda" is this process's own card.
+
+    Raises `ConfigError` where there is no such device.
+    """
     local = os.environ.get("LOCAL_RANK")
-    return torch.device(f"cuda:{local}" if name == "cuda" and local is not None else name)
+    try:
+        device = torch.device(f"cuda:{local}" if name == "cuda" and local is not None else name)
+    except RuntimeError as error:
+        raise ConfigError(f"--device {name!r} is no device: give cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"--device {name}: torch finds {torch.cuda.device_count()} CUDA devices here")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {name}: give cpu, cuda or cuda:N")
+    return device
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ _PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """Written as `provenance.json` beside a trained module."""
+    """Kept as `provenance.json` beside a trained module."""
 
     command: str
     git: str
@@ -55,8 +55,3 @@ def python_version() -> str:
 def package_versions() -> dict[str, str]:
     """Versions of the packages that decide the numbers."""
     return {package: version(package) for package in _PACKAGES}
-
-
-def write_provenance(provenance: Provenance, folder: Path) -> None:
-    """Writes `provenance.json` into `folder`."""
-    (folder / "provenance.json").write_bytes(msgspec.json.format(msgspec.json.encode(provenance)) + b"\n")

@@ -59,8 +59,21 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         if not 0 < self.positions <= 1 or not 0 <= self.acceptance <= 1 or not 0 <= self.held_out < 1:
             raise ConfigError("--positions, --acceptance and --held-out are shares between 0 and 1")
-        if self.steps < 1 or self.batch_tokens < 1:
-            raise ConfigError("--steps and --batch-tokens must be at least 1")
+        for flag, value, least in (
+            ("layers", self.layers, 1),
+            ("draft-vocab", self.draft_vocab, 0),
+            ("max-length", self.max_length, 2),
+            ("batch-tokens", self.batch_tokens, 1),
+            ("steps", self.steps, 1),
+            ("warmup", self.warmup, 0),
+        ):
+            if value < least:
+                raise ConfigError(f"--{flag} {value}: give at least {least}")
+        for flag, rate in (("lr", self.learning_rate), ("head-lr", self.head_learning_rate), ("clip", self.clip)):
+            if not 0 < rate < math.inf:
+                raise ConfigError(f"--{flag} {rate:g}: give a number above 0")
+        if not 0 <= self.weight_decay < math.inf or not 0 <= self.uneven <= 1:
+            raise ConfigError("--weight-decay is a number of at least 0, and --uneven a share between 0 and 1")
 
 
 def rate_factor(settings: Settings, step: int) -> float:

@@ -6,18 +6,21 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from speculation.pdm.module import capped
 from speculation.training.examples.data import Example
+from workers.shared.errors import ConfigError
 
 _HEAD_ROWS = 512  # rows of full-vocabulary logits at a time
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Per token of some examples, concatenated in order. The next-token distribution is softmax(normed @ head.T)."""
+    """Per token of some examples, concatenated in order. The next-token distribution is softmax(normed @ head.T),
+    capped where the target caps its logits."""
 
     anchors: Tensor  # [tokens, anchors, H]
     normed: Tensor  # [tokens, H], after the final norm
@@ -34,11 +37,22 @@ class Teacher(Protocol):
 
 
 def load_target(folder: Path, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
-    """The whole frozen target, for training and distillation only."""
-    # The dtype is given here and not to `to`: rotary frequencies must stay in float32.
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    """The whole frozen target, for training and distillation only; raises `ConfigError` where it cannot be loaded."""
+    try:
+        # The dtype is given here and not to `to`: rotary frequencies must stay in float32.
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ConfigError(f"{folder}: the target cannot be loaded: {error}") from error
     frozen: PreTrainedModel = model.to(device).eval().requires_grad_(False)
     return frozen
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The target's tokenizer; raises `ConfigError` where the model folder has none."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder}: no usable tokenizer: {error}") from error
 
 
 class LiveTeacher:
@@ -50,6 +64,7 @@ class LiveTeacher:
         self._examples = examples
         self._decoder: Any = self._model.get_decoder()
         self._head: Any = self._model.get_output_embeddings()
+        self._cap: float | None = getattr(self._model.config, "final_logit_softcapping", None)
 
     @torch.no_grad()
     def targets(self, indices: Sequence[int]) -> Targets:
@@ -65,11 +80,10 @@ class LiveTeacher:
         hidden = self._hidden_states(ids, real)
         anchors = torch.stack([hidden[anchor] for anchor in self._anchors], dim=1)
         last = hidden[len(self._decoder.layers)]
-        norm = self._decoder.norm
-        normed = rms_norm(last.float(), last.shape[-1:], norm.weight.float(), norm.variance_epsilon).to(last.dtype)
+        normed = self._decoder.norm(last)
         log_z, best = [], []
         for rows in torch.split(normed, _HEAD_ROWS):
-            logits = self._head(rows).float()
+            logits = capped(self._head(rows).float(), self._cap)
             log_z.append(logits.logsumexp(-1))
             best.append(logits.argmax(-1))
         return Targets(anchors, normed, torch.cat(log_z), torch.cat(best))

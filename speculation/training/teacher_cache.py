@@ -3,6 +3,7 @@
 About 2 (anchors + 1) H bytes a token, in bfloat16. The embedding anchor is not stored.
 """
 
+import os
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from speculation.pdm.replacing import replace_bytes
 from speculation.training.examples.data import Example
 from speculation.training.teacher import Targets, Teacher
 from workers.shared.errors import ConfigError
@@ -42,17 +44,20 @@ class CachedTeacher:
         self._state_file = folder / "state.json"
         self._state = _State(fingerprint)
         if self._state_file.exists():
-            self._state = msgspec.json.decode(self._state_file.read_bytes(), type=_State)
+            try:
+                self._state = msgspec.json.decode(self._state_file.read_bytes(), type=_State)
+            except msgspec.MsgspecError as error:
+                raise ConfigError(f"{self._state_file}: {error}; choose another --cache") from error
         if self._state.fingerprint != fingerprint:
             raise ConfigError(f"{folder}: caches another target, data set or list of anchors; choose another --cache")
         self._examples = examples
         self._embedding = embedding
         self._offsets = [0, *accumulate(map(len, examples))]
         tokens, hidden = self._offsets[-1], embedding.shape[1]
-        self._anchors = _mapped(folder / "anchors.bin", (tokens, anchors - 1, hidden), torch.bfloat16)
-        self._normed = _mapped(folder / "normed.bin", (tokens, hidden), torch.bfloat16)
-        self._log_z = _mapped(folder / "log_z.bin", (tokens,), torch.float32)
-        self._best = _mapped(folder / "best.bin", (tokens,), torch.int64)
+        self._anchors = self._mapped(folder / "anchors.bin", (tokens, anchors - 1, hidden), torch.bfloat16)
+        self._normed = self._mapped(folder / "normed.bin", (tokens, hidden), torch.bfloat16)
+        self._log_z = self._mapped(folder / "log_z.bin", (tokens,), torch.float32)
+        self._best = self._mapped(folder / "best.bin", (tokens,), torch.int64)
 
     @property
     def complete(self) -> bool:
@@ -72,7 +77,7 @@ class CachedTeacher:
                 self._log_z[rows] = targets.log_z.cpu()
                 self._best[rows] = targets.best.cpu()
                 self._state.done = end
-                self._state_file.write_bytes(msgspec.json.encode(self._state))
+                replace_bytes(self._state_file, msgspec.json.encode(self._state))
                 bar.update(rows.stop - rows.start)
 
     def targets(self, indices: Sequence[int]) -> Targets:
@@ -88,7 +93,16 @@ class CachedTeacher:
             self._best[rows].to(device),
         )
 
-
-def _mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    size = torch.Size(shape).numel()
-    return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(shape)
+    def _mapped(self, path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """The file as a tensor. All of it is allocated now: a full disk would end the process in mid-write."""
+        size = torch.Size(shape).numel()
+        if size == 0:  # the embedding is the only anchor
+            return torch.empty(shape, dtype=dtype)
+        if self._state.done and (not path.exists() or path.stat().st_size != size * dtype.itemsize):
+            raise ConfigError(f"{path}: is not what {self._state_file.name} says it is; choose another --cache")
+        try:
+            with path.open("ab") as file:
+                os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)
+        except OSError as error:
+            raise ConfigError(f"--cache: {path} needs {size * dtype.itemsize} bytes: {error.strerror}") from error
+        return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(shape)

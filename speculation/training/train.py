@@ -2,24 +2,29 @@
 
 import argparse
 import hashlib
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
-import msgspec
 import torch
-from transformers import AutoTokenizer
 
 from speculation.decisions.features import check_anchors
 from speculation.pdm.config import ModuleConfig
 from speculation.pdm.module import DraftModule
-from speculation.pdm.target import read_head, read_target_config, read_tensor, target_name
+from speculation.pdm.target import read_embedding, read_final_norm, read_head, read_target_config, target_name
+from speculation.pdm.tower import layer_kinds
 from speculation.pdm.vocabulary import most_frequent
-from speculation.training.examples.data import Example, answer_counts, data_files, data_hash, load_examples
+from speculation.training.examples.data import (
+    Example,
+    answer_counts,
+    data_files,
+    data_hash,
+    examples_hash,
+    load_examples,
+)
 from speculation.training.examples.draws import SplitDraw
 from speculation.training.initial import fit_projections, initialise
+from speculation.training.interruption import EXIT_INTERRUPTED, Interrupted, StopSignals
 from speculation.training.options import build_parser, settings_of
 from speculation.training.parallel import World, local_device
 from speculation.training.provenance import (
@@ -28,32 +33,15 @@ from speculation.training.provenance import (
     git_commit,
     package_versions,
     python_version,
-    write_provenance,
 )
+from speculation.training.run_folder import Identity, RunFolder
 from speculation.training.settings import Settings
-from speculation.training.teacher import LiveTeacher, Teacher, load_target
+from speculation.training.teacher import LiveTeacher, Teacher, load_target, load_tokenizer
 from speculation.training.teacher_cache import CachedTeacher
-from speculation.training.trainer import CHECKPOINT, Cadence, Trainer
+from speculation.training.trainer import Cadence, Trainer
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, layer_bytes
-
-
-class Stop:
-    """Set by a signal, so that the run ends after its current step with everything saved."""
-
-    def __init__(self) -> None:
-        self._asked = False
-
-    def install(self) -> None:
-        """Listens for SIGTERM and SIGINT."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._asked = True
-
-    def __call__(self) -> bool:
-        return self._asked
+from workers.shared.model_files.digest import read_digest
+from workers.shared.model_files.tensor_sizes import layer_bytes
 
 
 def build_module(settings: Settings, model: Path, examples: Sequence[Example], stages: tuple[int, ...]) -> DraftModule:
@@ -75,10 +63,11 @@ def build_module(settings: Settings, model: Path, examples: Sequence[Example], s
         layer_type=settings.layer_type,
         head=settings.head,
         frozen_layers=settings.init_layers[settings.layers - settings.frozen_layers :],
+        layer_kinds=layer_kinds(target, settings.init_layers),
         draft_token_ids=vocabulary,
         stages=stages,
     )
-    module = DraftModule(config, target, read_tensor(model, FINAL_NORM).float())
+    module = DraftModule(config, target, read_final_norm(model, target))
     initialise(
         module,
         model,
@@ -91,23 +80,22 @@ def build_module(settings: Settings, model: Path, examples: Sequence[Example], s
 
 def build_teacher(
     options: argparse.Namespace,
-    settings: Settings,
+    identity: Identity,
     examples: Sequence[Example],
-    digest: str,
     device: torch.device,
     world: World,
 ) -> Teacher:
     """The target itself, or its cached answers, which are computed first where they are missing."""
-    dtype = getattr(torch, options.teacher_dtype)
+    settings, dtype = identity.settings, getattr(torch, options.teacher_dtype)
     if options.cache is None:
         return LiveTeacher(load_target(options.model, dtype, device), settings.anchors, examples)
-    made_of = f"{settings.target_name} {settings.anchors} {settings.max_length} {options.teacher_dtype} {digest}"
+    made_of = f"{identity.target} {settings.anchors} {options.teacher_dtype} {identity.examples}"
     cache = CachedTeacher(
         options.cache,
         hashlib.sha256(made_of.encode()).hexdigest(),
         examples,
         len(settings.anchors),
-        read_tensor(options.model, EMBEDDING).float().to(device),
+        read_embedding(options.model, read_target_config(options.model), torch.float32).to(device),
     )
     if world.rank == 0 and not cache.complete:
         cache.build(LiveTeacher(load_target(options.model, dtype, device), settings.anchors, examples))
@@ -115,8 +103,11 @@ def build_teacher(
     return cache
 
 
-def train(options: argparse.Namespace, arguments: Sequence[str], should_stop: Stop) -> bool:
-    """Runs the training that the command line asks for; returns whether it is complete."""
+def train(options: argparse.Namespace, arguments: Sequence[str], signals: StopSignals) -> bool:
+    """Runs the training that the command line asks for; returns whether it is complete.
+
+    Whatever can be refused is refused before anything is written into the run's folder.
+    """
     name = options.name or target_name(options.model)
     target = read_target_config(options.model)
     settings = settings_of(options, name, target.num_hidden_layers)
@@ -124,8 +115,9 @@ def train(options: argparse.Namespace, arguments: Sequence[str], should_stop: St
     device = local_device(options.device)
     world = World.join(device)
     files = [file for path in options.data for file in data_files(path)]
-    tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
-    examples = load_examples(files, tokenizer, settings.max_length, settings.held_out)
+    examples = load_examples(
+        files, load_tokenizer(options.model), target.vocab_size, settings.max_length, settings.held_out
+    )
     splits = SplitDraw(
         settings.anchors,
         *layer_bytes(options.model),
@@ -133,26 +125,16 @@ def train(options: argparse.Namespace, arguments: Sequence[str], should_stop: St
         splits=settings.splits,
         uneven=settings.uneven,
     )
+    identity = Identity(settings, read_digest(options.model), examples_hash(examples), world.size)
+    folder = RunFolder(options.out, identity)
+    checkpoint = folder.load()
+    if checkpoint is not None and checkpoint.step >= settings.steps:
+        print(f"{options.out}: all {settings.steps} steps are done", file=sys.stderr)
+        return True
     stages = tuple(sorted({features.stages for features in splits.usual}))
-    options.out.mkdir(parents=True, exist_ok=True)
-    if world.rank == 0:
-        (options.out / "settings.json").write_bytes(msgspec.json.format(msgspec.json.encode(settings)) + b"\n")
-        write_provenance(
-            Provenance(
-                command=command_line("speculation.training.train", arguments),
-                git=git_commit(),
-                python=python_version(),
-                versions=package_versions(),
-                target=name,
-                data={file.name: data_hash([file]) for file in files},
-                examples=len(examples),
-                answer_tokens=answer_counts(examples).total(),
-            ),
-            options.out,
-        )
     module = build_module(settings, options.model, examples, stages).to(device)
-    teacher = build_teacher(options, settings, examples, data_hash(files), device, world)
-    if settings.init_projections == "fit" and not (options.out / CHECKPOINT).exists():
+    teacher = build_teacher(options, identity, examples, device, world)
+    if settings.init_projections == "fit" and checkpoint is None:
         fit_projections(module, teacher, examples, settings.init_layers)
     trainer = Trainer(
         settings,
@@ -161,7 +143,7 @@ def train(options: argparse.Namespace, arguments: Sequence[str], should_stop: St
         read_head(options.model).float().to(device),
         examples,
         splits,
-        options.out,
+        folder,
         cadence=Cadence(
             save=options.save_every,
             validate=options.validate_every,
@@ -169,24 +151,45 @@ def train(options: argparse.Namespace, arguments: Sequence[str], should_stop: St
         ),
         world=world,
     )
-    trainer.resume()
-    complete = trainer.fit(should_stop)
+    if checkpoint is not None:
+        trainer.resume(checkpoint)
+    with signals.deferred():
+        if world.rank == 0:
+            folder.begin(_provenance(arguments, name, files, examples), trainer.step)
+        complete = trainer.fit(signals)
     world.leave()
     return complete
+
+
+def _provenance(arguments: Sequence[str], name: str, files: Sequence[Path], examples: Sequence[Example]) -> Provenance:
+    return Provenance(
+        command=command_line("speculation.training.train", arguments),
+        git=git_commit(),
+        python=python_version(),
+        versions=package_versions(),
+        target=name,
+        data={file.name: data_hash([file]) for file in files},
+        examples=len(examples),
+        answer_tokens=answer_counts(examples).total(),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: complete; 1: bad input; 3: stopped by a signal, run again to go on."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = build_parser().parse_args(given)
-    should_stop = Stop()
-    should_stop.install()
+    signals = StopSignals()
+    signals.install()
     try:
-        complete = train(options, given, should_stop)
+        complete = train(options, given, signals)
     except ConfigError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    return 0 if complete else 3
+    except Interrupted:
+        complete = False
+    if not complete:
+        sys.stderr.write("interrupted: run the same command again to go on\n")
+    return 0 if complete else EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -1,19 +1,14 @@
 """The training loop: every step is a function of the settings, the data and the step number."""
 
-import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
-from pathlib import Path
-from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from speculation.pdm.checkpoint import save_module
 from speculation.pdm.module import DraftModule
 from speculation.training.examples.batches import batches
 from speculation.training.examples.data import Example
@@ -21,12 +16,11 @@ from speculation.training.examples.draws import SplitDraw, draw_chains
 from speculation.training.examples.layout import PackedRows
 from speculation.training.loss import DraftLoss, Score
 from speculation.training.parallel import World
+from speculation.training.run_folder import Checkpoint, RunFolder
 from speculation.training.settings import Settings, rate_factor
 from speculation.training.teacher import Teacher
 from speculation.training.validation import validate
 from workers.shared.errors import ConfigError
-
-CHECKPOINT = "checkpoint.pt"
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ class Cadence:
 
 
 class Trainer:
-    """Trains one module into one folder: `checkpoint.pt`, `curve.jsonl`, and the module itself."""
+    """Trains one module into one folder."""
 
     def __init__(
         self,
@@ -50,7 +44,7 @@ class Trainer:
         head: Tensor,
         examples: Sequence[Example],
         splits: SplitDraw,
-        out: Path,
+        folder: RunFolder,
         *,
         cadence: Cadence,
         world: World,
@@ -61,7 +55,7 @@ class Trainer:
         self._teacher = teacher
         self._examples = examples
         self._splits = splits
-        self._out = out
+        self._folder = folder
         self._cadence = cadence
         self._world = world
         self._device = module.lm_head.weight.device
@@ -73,26 +67,17 @@ class Trainer:
         self._optimizer = _optimizer(settings, module)
         self.step = 0
 
-    def resume(self) -> None:
-        """Goes on from the folder's checkpoint, if there is one; raises `ConfigError` where its settings differ."""
-        path = self._out / CHECKPOINT
-        if not path.exists():
-            return
-        content: dict[str, Any] = torch.load(path, map_location=self._device, weights_only=True)
-        if content["settings"] != msgspec.to_builtins(self._settings):
-            changed = sorted(
-                name
-                for name, value in msgspec.to_builtins(self._settings).items()
-                if content["settings"].get(name) != value
-            )
-            raise ConfigError(f"{path}: was trained with other settings ({', '.join(changed)}); choose another --out")
-        self._module.load_state_dict(content["module"])
-        self._optimizer.load_state_dict(content["optimizer"])
-        self.step = content["step"]
-        self._drop_curve_after(self.step)
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Goes on from an earlier run of the same settings."""
+        self._module.load_state_dict(checkpoint.module)
+        self._optimizer.load_state_dict(checkpoint.optimizer)
+        self.step = checkpoint.step
 
     def fit(self, should_stop: Callable[[], bool]) -> bool:
-        """Trains up to the last step, or until `should_stop`; saves at the end. Returns whether it is complete."""
+        """Trains up to the last step, or until `should_stop`; saves at the end. Returns whether it is complete.
+
+        Raises `ConfigError`, without saving, where the numbers overflow.
+        """
         settings, world = self._settings, self._world
         order = self._batches()
         recent = Score()
@@ -108,7 +93,7 @@ class Trainer:
                     last_loss = f"{recent.means()['loss']:.3f}"
                     self._record({"step": self.step, "train": recent.means()})
                     recent = Score()
-                if self.step % self._cadence.validate == 0 or self.step == settings.steps:
+                if self._held_out and (self.step % self._cadence.validate == 0 or self.step == settings.steps):
                     tqdm.write(self._validate())
                 if self.step % self._cadence.save == 0:
                     self._save()
@@ -150,7 +135,12 @@ class Trainer:
                 score = self._loss.backward(self._module, hidden, targets, packed.newest)
         parameters = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
         self._world.average_gradients(parameters)
-        torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
+        if not norm.isfinite():
+            raise ConfigError(
+                f"step {self.step + 1}: the gradient is no number any more; the last save is as it was. "
+                "Train anew with a lower --lr"
+            )
         factor = rate_factor(settings, self.step)
         for group in self._optimizer.param_groups:
             group["lr"] = group["peak"] * factor
@@ -172,30 +162,13 @@ class Trainer:
         summary = ", ".join(f"{name} {values['agreement']:.3f}" for name, values in scores.items())
         return f"step {self.step}: agreement {summary}"
 
-    def _record(self, entry: dict[str, Any]) -> None:
+    def _record(self, entry: dict[str, object]) -> None:
         if self._world.rank == 0:
-            with (self._out / "curve.jsonl").open("ab") as curve:
-                curve.write(msgspec.json.encode(entry) + b"\n")
-
-    def _drop_curve_after(self, step: int) -> None:
-        path = self._out / "curve.jsonl"
-        if self._world.rank == 0 and path.exists():
-            lines = path.read_bytes().splitlines(keepends=True)
-            path.write_bytes(b"".join(line for line in lines if msgspec.json.decode(line)["step"] <= step))
+            self._folder.record(entry)
 
     def _save(self) -> None:
-        if self._world.rank > 0:
-            return
-        save_module(self._module, self._out)
-        temporary = self._out / f"{CHECKPOINT}.new"
-        content = {
-            "settings": msgspec.to_builtins(self._settings),
-            "module": self._module.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "step": self.step,
-        }
-        torch.save(content, temporary)
-        os.replace(temporary, self._out / CHECKPOINT)
+        if self._world.rank == 0:
+            self._folder.save(self._module, self._optimizer, self.step)
 
 
 def _optimizer(settings: Settings, module: DraftModule) -> torch.optim.Optimizer:

@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -12,8 +13,6 @@ import openai
 import pytest
 
 from tests.e2e.stub_api import MAX_QUEUE, REPLY, Api, ask, events, health, launch, wait_until
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def test_a_full_queue_answers_429_and_serves_again_afterwards(api: Api) -> None:
@@ -33,7 +32,7 @@ def test_a_full_queue_answers_429_and_serves_again_afterwards(api: Api) -> None:
 
 def test_a_stream_is_kept_alive_while_nothing_comes(api: Api) -> None:
     api.engine.pause_after = 0
-    with httpx.stream("POST", f"{api.url}/v1/chat/completions", json=ask(stream=True), timeout=20) as response:
+    with httpx.stream("POST", f"{api.url}/v1/chat/completions", json=ask(stream=True), timeout=120) as response:
         lines = response.iter_lines()
         assert sum(line.startswith(": ping") for line in itertools.islice(lines, 6)) >= 1
     api.engine.pause_after = None
@@ -69,39 +68,59 @@ def test_a_request_that_fails_in_the_engine(api: Api) -> None:
     assert last["error"]["code"] == "engine_failed"
 
 
-def test_engine_death_ends_streams_at_once_and_a_restart_serves_again(api: Api) -> None:
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_answer_goes_on_when_the_engine_is_back_from_the_dead(api: Api, streamed: bool) -> None:
     api.engine.pause_after = 2
-    stream = api.client().chat.completions.create(**ask(), stream=True)
-    received = iter(stream)
-    next(received)
-    next(received)
-    died = time.monotonic()
-    api.engine.stop()
-    with pytest.raises(openai.APIError, match="restarting"):
-        list(received)
-    assert time.monotonic() - died < 1.0
-    assert health(api.url) == 503
-    with pytest.raises(openai.InternalServerError) as caught:
-        api.client().chat.completions.create(**ask())
-    assert caught.value.status_code == 503
-    assert api.metric("echelon:engine_up") == 0
-    api.engine.pause_after = None
-    api.engine.start()
-    wait_until(lambda: health(api.url) == 200, 5)
-    assert api.client().chat.completions.create(**ask()).choices[0].message.content == REPLY
+    with ThreadPoolExecutor() as pool:
+        body = ask(stream=streamed, stream_options={"include_usage": True} if streamed else None, logprobs=True)
+        given = api.metric("echelon:generation_tokens_total")
+        waiting = pool.submit(api.post, body)
+        wait_until(lambda: api.metric("echelon:generation_tokens_total") == given + 2)
+        api.engine.stop()
+        wait_until(lambda: health(api.url) == 503, 2)
+        refused = api.post(ask())
+        assert refused.status_code == 503
+        assert "connection to the engine was lost" in refused.json()["error"]["message"]
+        assert api.metric("echelon:engine_up") == 0
+        api.engine.pause_after = None
+        api.engine.start()
+        response = waiting.result(20)
+    whole = [response.json()] if not streamed else events(response)
+    choices = [choice for chunk in whole for choice in chunk["choices"]]
+    text = "".join(choice.get("delta", choice.get("message")).get("content") or "" for choice in choices)
+    assert text == REPLY
+    assert choices[-1]["finish_reason"] == "stop"
+    logprobs = [item for choice in choices if choice["logprobs"] for item in choice["logprobs"]["content"]]
+    assert len(logprobs) == whole[-1]["usage"]["completion_tokens"]
+    if streamed:
+        assert ": ping" in response.text
     assert api.metric("echelon:engine_up") == 1
+    assert len(api.engine.generates[-1].generated) == 2
 
 
-def test_an_engine_that_hangs_is_noticed(api: Api) -> None:
+def test_an_engine_that_hangs_is_noticed_and_may_go_on(api: Api) -> None:
     api.engine.pause_after = 1
     stream = iter(api.client().chat.completions.create(**ask(), stream=True))
     next(stream)
     api.engine.silent = True
-    with pytest.raises(openai.APIError, match="does not answer"):
-        list(stream)
-    assert health(api.url) == 503
-    api.engine.silent = False
+    wait_until(lambda: health(api.url) == 503, 10)
+    assert "does not answer" in api.post(ask()).json()["error"]["message"]
+    api.engine.silent, api.engine.pause_after = False, None
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == REPLY
     wait_until(lambda: health(api.url) == 200, 5)
+
+
+def test_an_engine_of_another_model_is_refused_by_name(api: Api) -> None:
+    mine = api.engine.fingerprint
+    try:
+        api.engine.stop()
+        api.engine.fingerprint = mine | {"tokenizer.json": "another"}
+        api.engine.start()
+        wait_until(lambda: "tokenizer.json is" in httpx.get(f"{api.url}/health").text, 10)
+        assert health(api.url) == 503
+    finally:
+        api.engine.fingerprint = mine
+    wait_until(lambda: health(api.url) == 200, 10)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
@@ -110,7 +129,7 @@ def test_shutdown_ends_streams_with_an_error_and_is_quick(tmp_path: Path, sent: 
     try:
         api.reply(REPLY)
         api.engine.pause_after = 2
-        with httpx.stream("POST", f"{api.url}/v1/chat/completions", json=ask(stream=True), timeout=20) as response:
+        with httpx.stream("POST", f"{api.url}/v1/chat/completions", json=ask(stream=True), timeout=120) as response:
             lines = response.iter_lines()
             next(lines)
             start = time.monotonic()
@@ -118,10 +137,10 @@ def test_shutdown_ends_streams_with_an_error_and_is_quick(tmp_path: Path, sent: 
             rest = [line for line in lines if line]
         assert "shutting down" in rest[-2]
         assert rest[-1] == "data: [DONE]"
-        assert api.process.wait(10) == 0
+        assert api.process.wait(60) == 0
         assert time.monotonic() - start < 3.0
         assert "Traceback" not in api.log.read_text()
     finally:
         api.process.kill()
-        api.process.wait(10)
+        api.process.wait(60)
         api.engine.stop()

@@ -15,8 +15,6 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.e2e.stub_api import REPLY, Api, ask
 
-pytestmark = pytest.mark.timeout(120)
-
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
@@ -183,7 +181,7 @@ def test_requests_made_up_from_the_openapi_document(api: Api) -> None:
     for operation in operations:
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=25, suppress_health_check=list(HealthCheck))
         def check(case: Any) -> None:
             response = case.call()
             assert response.status_code < 500, response.content[:500]

@@ -16,8 +16,6 @@ from tests.small_model import EOS
 from tests.stub_engine import INFO
 from workers.shared.messages import Generate
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_chat(api: Api) -> None:
     answer = api.client().chat.completions.create(**ask())
@@ -117,6 +115,16 @@ def test_completion_stream_equals_whole(api: Api) -> None:
     assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
 
 
+def test_usage_in_every_chunk(api: Api) -> None:
+    asked = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    for path, body in (("/v1/completions", {"model": MODEL, "prompt": "x"}), ("/v1/chat/completions", ask())):
+        usages = [chunk["usage"] for chunk in events(api.post(body | asked, path))]
+        counts = [usage["completion_tokens"] for usage in usages]
+        assert counts == sorted(counts)
+        assert counts[-1] == counts[-2] > counts[0]
+        assert {usage["prompt_tokens"] for usage in usages} == {len(api.engine.generates[-1].prompt)}
+
+
 def test_choices_without_a_seed_all_differ(api: Api) -> None:
     api.client().chat.completions.create(**ask(n=3))
     assert len({request.sampling.seed for request in api.engine.generates}) == 3
@@ -191,3 +199,40 @@ def test_an_idle_server_sleeps(api: Api) -> None:
     start = cpu()
     threading.Event().wait(2.0)
     assert cpu() - start < 0.1
+
+
+def lines(api: Api, *words: str) -> list[str]:
+    return [line for line in api.log.read_text().splitlines() if all(word in line for word in words)]
+
+
+def test_a_request_goes_by_its_id(api: Api) -> None:
+    client = api.client()
+    answer = client.chat.completions.with_raw_response.create(**ask(), extra_headers={"X-Request-Id": "mine-1"})
+    assert answer.headers["x-request-id"] == "mine-1"
+    (line,) = lines(api, "request=mine-1 ")
+    usage = answer.parse().usage
+    assert usage is not None
+    for word in (f"prompt={usage.prompt_tokens}", f"completion={usage.completion_tokens}", "finish=stop"):
+        assert f" {word}" in line
+    assert re.search(r" first_token=\d\.\d+ seconds=\d\.\d+ ", line)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**ask(temperature=3), extra_headers={"X-Request-Id": "mine-2"})
+    assert caught.value.request_id == "mine-2"
+    (line,) = lines(api, "request=mine-2 ")
+    assert "/v1/chat/completions status=400 code=invalid_value param=temperature" in line
+    for unwritable in ("two words", "x" * 200):
+        made = httpx.get(f"{api.url}/health", headers={"X-Request-Id": unwritable}).headers["x-request-id"]
+        assert re.fullmatch(r"[0-9a-f]{32}", made)
+
+
+def test_the_log_says_why_a_stream_ended(api: Api) -> None:
+    api.engine.pause_after = 2
+    with httpx.stream(
+        "POST", f"{api.url}/v1/chat/completions", json=ask(stream=True), headers={"X-Request-Id": "left"}
+    ) as stream:
+        next(stream.iter_lines())
+    wait_until(lambda: bool(lines(api, "request=left ", "finish=abort")))
+    api.engine.pause_after, api.engine.fail_after = None, 2
+    response = httpx.post(f"{api.url}/v1/chat/completions", json=ask(stream=True), headers={"X-Request-Id": "failed"})
+    assert response.headers["x-request-id"] == "failed"
+    wait_until(lambda: bool(lines(api, "request=failed ", "completion=2", "finish=error", "stage 1 died")))

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import httpx
@@ -10,9 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.e2e.stub_api import MODEL, REPLY, Api, ask, health, launch
-
-pytestmark = pytest.mark.timeout(60)
+from tests.e2e.stub_api import MODEL, REPLY, Api, ask, health
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -24,23 +21,6 @@ WEATHER: dict[str, Any] = {
 }
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "中 } \\"x\\" 🙂"}}\n</tool_call>'
 ARGUMENTS = {"city": '中 } "x" 🙂'}
-NATIVE = """\
-{%- if tools %}<|im_start|>tools {{ tools | tojson }} <tool_call><|im_end|>{% endif -%}
-{%- for message in messages -%}<|im_start|>{{ message['role'] }} {{ message['content'] }}
-{%- for call in message.tool_calls or [] %} <tool_call>{{ call.function | tojson }}</tool_call>{% endfor -%}
-<|im_end|>{%- endfor -%}
-<|im_start|>assistant {{ '<think>\n' if thinking else '' }}{# </think> #}
-"""
-
-
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A model that knows tools and marks its reasoning."""
-    api = launch(tmp_path_factory.mktemp("native"), template=NATIVE)
-    yield api
-    api.process.terminate()
-    assert api.process.wait(10) == 0
-    api.engine.stop()
 
 
 def prompt(api: Api) -> str:

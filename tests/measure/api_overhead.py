@@ -86,7 +86,7 @@ def run(kind: str, clients: int, requests: int, tokens: int) -> str:
         log = folder / "times.json"
         interval = str(INTERVAL.get(clients, 0.1))
         engine = subprocess.Popen(
-            [sys.executable, "-m", "tests.measure.paced_engine", settings.bus, interval, str(log)]
+            [sys.executable, "-m", "tests.measure.paced_engine", settings.bus, interval, str(log), settings.model]
         )
         with (folder / "log").open("wb") as sink:
             command = [sys.executable, "-m", *SERVERS[kind], str(folder / "settings.json")]

@@ -13,6 +13,7 @@ import zmq
 
 from tests.stub_engine import StubEngine
 from workers.shared.bus import encode, open_socket
+from workers.shared.fingerprint import server_fingerprint
 from workers.shared.messages import (
     Abort,
     FromEngine,
@@ -26,9 +27,9 @@ from workers.shared.messages import (
 _TOKEN = 80  # any ordinary one
 
 
-def serve(endpoint: str, interval: float, log: Path) -> None:
+def serve(endpoint: str, interval: float, log: Path, model: Path) -> None:
     """Until SIGTERM; `interval` in seconds. The log has, by request, when it came and when each token left (ns)."""
-    figures = StubEngine(endpoint, lambda request: [])
+    figures = StubEngine(endpoint, lambda request: [], fingerprint=server_fingerprint(model))
     context = zmq.Context()
     socket = open_socket(context, zmq.ROUTER, endpoint, bind=True)
     decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
@@ -72,4 +73,4 @@ def serve(endpoint: str, interval: float, log: Path) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], float(sys.argv[2]), Path(sys.argv[3]))
+    serve(sys.argv[1], float(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))

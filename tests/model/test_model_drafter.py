@@ -208,7 +208,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused_with_both_names(tiny_mod
 
 
 def test_drafter_model_without_a_draft_model_is_refused(tiny_model: Path) -> None:
-    config = EngineConfig(str(tiny_model), (16,), inproc_endpoints(1), drafter=DrafterConfig("model"))
+    config = EngineConfig(str(tiny_model), (16,), inproc_endpoints(1), CONTEXT, drafter=DrafterConfig("model"))
     with pytest.raises(ConfigError, match="needs --draft-model"):
         load_model(config, 512)
 

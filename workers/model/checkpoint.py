@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from workers.shared.errors import ConfigError
@@ -22,15 +23,31 @@ class Checkpoint:
         self._files = tensor_files(folder)
 
     def load(self, names: Iterable[str], dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Tensor]]:
-        """Yields each named tensor, converted; raises `ConfigError` naming one that the checkpoint lacks."""
+        """Yields each named tensor, converted; raises `ConfigError` naming one that is missing or not all numbers."""
         by_file: dict[Path, list[str]] = defaultdict(list)
         for name in names:
             if name not in self._files:
                 raise ConfigError(f"{self.folder}: the checkpoint lacks {name}, which its config.json calls for")
             by_file[self._files[name]].append(name)
         for path, wanted in by_file.items():
-            with safe_open(path, framework="pt", device=str(device)) as file:
+            with _opened(path, device) as file:
                 for name in wanted:
-                    tensor: Tensor = file.get_tensor(name)
                     # On the CPU it is a view of the mapped file; a copy lets go of the file and of its alignment.
-                    yield name, tensor.to(dtype, copy=device.type == "cpu")
+                    tensor = file.get_tensor(name).to(dtype, copy=device.type == "cpu")
+                    if not tensor.isfinite().all():
+                        raise ConfigError(
+                            f"{path}: {name} has values that are infinite or not numbers in {_name(dtype)}; the file "
+                            f"is damaged, or needs another --dtype"
+                        )
+                    yield name, tensor
+
+
+def _opened(path: Path, device: torch.device) -> Any:
+    try:
+        return safe_open(path, framework="pt", device=str(device))
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -12,7 +12,8 @@ from workers.model import attention
 from workers.model.checkpoint import Checkpoint
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
-from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, read_json
+from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD
 
 Progress = Callable[[int, int], None]  # tensors loaded, of how many
 

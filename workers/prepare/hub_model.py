@@ -7,11 +7,11 @@ from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTP
 
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
-from workers.shared.model_files.tensor_sizes import read_json
+from workers.shared.model_files.json_file import read_json
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja"]
 # Subfolders hold other formats, and "consolidated" files the same weights under the names of another library.
-_UNWANTED = ["*/*", "consolidated*"]
+_UNWANTED = ["*/*.json", "*/*.safetensors", "consolidated*"]
 
 
 def fetch(name: str) -> Path:

@@ -10,7 +10,9 @@ from pathlib import Path
 from workers.prepare.prepared_folders import cached
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
-from workers.shared.model_files.tensor_sizes import read_json, tensor_files
+from workers.shared.model_files.expected import check_tensors
+from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.tensor_sizes import tensor_files
 
 DEFAULT = "default"
 TINY = "tiny"
@@ -33,7 +35,7 @@ def prepare(model: str) -> Path:
     if path.is_dir():
         return check_folder(path.absolute())
     if path.is_file() and path.suffix == ".gguf":
-        from workers.prepare.gguf_model import convert_gguf
+        from workers.prepare.gguf.convert import convert_gguf
 
         return check_folder(convert_gguf(path.absolute()))
     if path.exists():
@@ -55,4 +57,5 @@ def check_folder(folder: Path) -> Path:
     missing = [path for path in sorted(set(tensor_files(folder).values())) if not path.exists()]
     if missing:
         raise ConfigError(f"{missing[0]}: missing, although the index names it; fetch the whole model")
+    check_tensors(folder)
     return folder

@@ -66,7 +66,7 @@ class TailByChance:
 
     def finish(self, frame: Frame, hidden: Tensor) -> Sample:
         """See `SamplingHead`. Output is sampled row by row: chance says whether the next row counts."""
-        if frame.position < self._prompt_tokens[frame.sequence]:
+        if not frame.wants_sample or frame.position < self._prompt_tokens[frame.sequence]:
             sample = self._tail.finish(frame, hidden)
             return self._decide(sample, self._channel.follower(frame)) if sample.tokens else sample
         sample = Sample(frame.sequence, frame.epoch, frame.position + 1)

@@ -24,33 +24,38 @@ def encode(message: msgspec.Struct) -> bytes:
     return msgspec.msgpack.encode(message)
 
 
-class Intake(Generic[Message]):
-    """Where bytes from outside become messages: what cannot be read is dropped, counted and logged, and harms nobody.
+class Dropped:
+    """Messages that were of no use. The log has the 1st, 2nd, 4th, 8th... of them, so that no peer can fill it."""
 
-    The log has the 1st, 2nd, 4th, 8th... of them, so a peer of another version cannot fill it.
-    """
+    def __init__(self, place: str) -> None:
+        """`place` names the socket in the log."""
+        self.count = 0
+        self.reason = ""  # why the last one was dropped
+        self._place = place
+
+    def add(self, reason: str) -> None:
+        """One more."""
+        self.count += 1
+        self.reason = reason
+        if self.count & (self.count - 1) == 0:
+            log.warning("%s: dropped a message that cannot be read (%s); %d so far", self._place, reason, self.count)
+
+
+class Intake(Generic[Message]):
+    """Where bytes from outside become messages: what cannot be read is dropped and counted, and harms nobody."""
 
     def __init__(self, kind: Any, place: str) -> None:
         """`kind` is the type of the messages, `place` names the socket in the log."""
-        self.dropped = 0
-        self.reason = ""  # why the last one was dropped
+        self.dropped = Dropped(place)
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kind)
-        self._place = place
 
     def read(self, data: bytes) -> Message | None:
         """The message, or None for what is none."""
         try:
             return self._decoder.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            self.drop(str(error) or type(error).__name__)
+            self.dropped.add(str(error) or type(error).__name__)
             return None
-
-    def drop(self, reason: str) -> None:
-        """Counts what has been found to be of no use for another reason."""
-        self.dropped += 1
-        self.reason = reason
-        if self.dropped & (self.dropped - 1) == 0:
-            log.warning("%s: dropped a message that cannot be read (%s); %d so far", self._place, reason, self.dropped)
 
 
 def listening_address(endpoint: str, listen: str | None) -> str:

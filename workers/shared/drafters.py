@@ -1,12 +1,13 @@
 """The drafters there are: a row for each, with what everybody but the drafter itself has to know of it.
 
-A new drafter is one file in `speculation/drafters/` and one row here. Nothing else asks for a drafter's name.
+A new drafter is one file in `speculation/drafters/`, and one name and one row here. Nothing else asks for its name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "scripted"]
 Reads = Literal["nothing", "text", "states in flight"]
 
 
@@ -19,7 +20,7 @@ class DrafterRow(NamedTuple):
     needs_model: bool = False  # --draft-model
     needs_script: bool = False  # --script or --scripted-acceptance
     prior: float = 0.0  # share of tokens for which its draft is right, as far as is known before any is made
-    beside: tuple[str, ...] = ()  # drafters that it is made of: the controller may choose them, too
+    beside: "tuple[DrafterName, ...]" = ()  # drafters that it is made of: the controller may choose them, too
 
     @property
     def works_in_rounds(self) -> bool:
@@ -27,12 +28,12 @@ class DrafterRow(NamedTuple):
         return self.reads != "states in flight"
 
     @property
-    def takes_grammar(self) -> bool:
-        """Whether a grammar may force drafts upon it: not where silence, or a script, is what was asked for."""
+    def has_opinion(self) -> bool:
+        """Whether it drafts what it finds in the request, and not silence or what it was told: grammars may help it."""
         return self.reads != "nothing"
 
 
-DRAFTERS: Mapping[str, DrafterRow] = MappingProxyType(
+DRAFTERS: Mapping[DrafterName, DrafterRow] = MappingProxyType(
     {
         "none": DrafterRow("speculation.drafters.none:load", "nothing"),
         # The priors of lookup and of the module are those of docs/benchmarks.md, over all texts and temperatures.
@@ -51,6 +52,6 @@ DRAFTERS: Mapping[str, DrafterRow] = MappingProxyType(
 )
 
 
-def drafters_for_rounds() -> str:
-    """The drafters of use for draft-then-verify, for messages."""
-    return " or ".join(name for name, row in DRAFTERS.items() if row.reads != "nothing" and row.works_in_rounds)
+def names_of(are: Callable[[DrafterRow], bool]) -> str:
+    """The drafters that `are` so, for messages: `a or b`."""
+    return " or ".join(name for name, row in DRAFTERS.items() if are(row))

@@ -85,6 +85,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     weight_bytes: int
     kv_bytes: int
     seconds: float
+    fingerprint: dict[str, str] = {}  # see workers.shared.fingerprint
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
@@ -165,13 +166,14 @@ FromStage = Ready | Sample | Tap | Pong | Failure
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
-    """One sequence to generate."""
+    """One sequence to generate, or to go on with."""
 
     id: str
     prompt: list[int]  # at least one token
     max_tokens: int  # at least one; prompt and max_tokens fit the context together
     sampling: Sampling
     stop_tokens: tuple[int, ...] = ()  # generation ends after any of these; it is reported, not hidden
+    generated: tuple[int, ...] = ()  # output that an engine which was lost has given; fewer than max_tokens
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -264,6 +266,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     rehearsal: bool  # the sampler takes drafts by chance: the text means nothing
     emulated: Emulation = Emulation()
     num_speculative_tokens: int = 0  # drafts a frame; 0: one token a frame, and frames in every stage
+    fingerprint: dict[str, str] = {}  # see workers.shared.fingerprint
 
 
 class RankTimings(msgspec.Struct):

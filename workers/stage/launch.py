@@ -16,6 +16,7 @@ from workers.sampling.sampler import Sampler
 from workers.shared.bus import open_socket
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, PeerLost
+from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
 from workers.shared.grammar import load_grammars
 from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
@@ -54,7 +55,10 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         seconds = time.monotonic() - started
         if channel.orphaned:
             raise PeerLost("rank 0 has gone while this stage was loading")
-        channel.report(Ready(index, len(config.layers(index)), shard.weight_bytes, shard.kv_bytes, seconds))
+        fingerprint = engine_fingerprint(config)
+        channel.report(
+            Ready(index, len(config.layers(index)), shard.weight_bytes, shard.kv_bytes, seconds, fingerprint)
+        )
         Stage(index, parts, timings).run()
     except Exception as error:  # reported whatever it is, and raised again
         if not channel.orphaned:  # the next rank 0 has nothing to do with it
@@ -97,11 +101,14 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
 def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMaker:
     """Edges between processes, by the configured transport."""
 
+    key = fingerprint_key(engine_fingerprint(config))
+
     def over_zmq(index: int, shard: Layers) -> Edges:
         endpoints, inbound, outbound = config.endpoints, None, None
         if index > 0:
             inbound = ZmqInbound(
                 open_socket(context, zmq.PULL, endpoints.data[index], bind=True, listen=endpoints.listen),
+                key,
                 stage=index,
                 hidden_size=shard.hidden_size,
                 dtype=shard.dtype,
@@ -109,7 +116,7 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
                 timeout=config.stall_timeout,
             )
         if index < config.stages - 1:
-            outbound = ZmqOutbound(open_socket(context, zmq.PUSH, endpoints.data[index + 1], bind=False))
+            outbound = ZmqOutbound(open_socket(context, zmq.PUSH, endpoints.data[index + 1], bind=False), key)
         return inbound, outbound
 
     def over_torch(index: int, shard: Layers) -> Edges:

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from speculation.training.examples.prompts import render
 from workers.shared.errors import ConfigError
 
 
@@ -53,12 +55,16 @@ def data_files(path: Path) -> list[Path]:
 
 def read_records(path: Path) -> Iterator[Record]:
     """The records of one data file; raises `ConfigError` with file and line."""
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
+    line_number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
+            for line in lines:
+                line_number += 1
                 yield msgspec.json.decode(line, type=Record)
-            except msgspec.MsgspecError as error:
-                raise ConfigError(f"{path}, line {number}: {error}") from error
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{path}, line {line_number}: {error}") from error
+    except (OSError, EOFError, zlib.error) as error:  # the last two: a damaged .gz file
+        raise ConfigError(f"{path}, after line {line_number}: {error}") from error
 
 
 def data_hash(files: Sequence[Path]) -> str:
@@ -75,30 +81,49 @@ def is_held_out(prompt: str, share: float) -> bool:
     return number < share * 2**64
 
 
-def load_examples(files: Sequence[Path], tokenizer: Any, max_length: int, held_out: float) -> list[Example]:
-    """All examples with something to draft, rendered with the tokenizer's chat template and cut at `max_length`."""
+def load_examples(
+    files: Sequence[Path], tokenizer: Any, vocab_size: int, max_length: int, held_out: float
+) -> list[Example]:
+    """All examples with something to draft, rendered with the tokenizer's chat template and cut at `max_length`.
+
+    Raises `ConfigError` for token ids outside of the target's vocabulary, and where nothing is left to train on, or
+    to validate with although a share is `held_out`.
+    """
     examples = []
     for path in files:
-        for record in read_records(path):
-            message = [{"role": "user", "content": record.prompt}]
-            text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-            prompt: list[int] = tokenizer.encode(text, add_special_tokens=False)
+        for number, record in enumerate(read_records(path), 1):
+            prompt: list[int] = tokenizer.encode(render(tokenizer, record.prompt), add_special_tokens=False)
             answer = record.answer_ids
             if answer is None:
                 answer = tokenizer.encode(record.answer, add_special_tokens=False)
                 if tokenizer.eos_token_id is not None:
                     answer = [*answer, tokenizer.eos_token_id]
-            example = Example(
-                tuple([*prompt, *answer][:max_length]),
-                len(prompt),
-                record.temperature,
-                is_held_out(record.prompt, held_out),
-            )
+            tokens = tuple([*prompt, *answer][:max_length])
+            if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
+                raise ConfigError(
+                    f"{path}, line {number}: token ids {min(tokens)}..{max(tokens)}, but the target's vocabulary has "
+                    f"{vocab_size}: these are another model's answers, or the tokenizer is another's"
+                )
+            example = Example(tokens, len(prompt), record.temperature, is_held_out(record.prompt, held_out))
             if example.newest:
                 examples.append(example)
-    if not any(not example.held_out for example in examples):
-        raise ConfigError(f"{', '.join(map(str, files))}: no example with an answer to train on")
+    names = ", ".join(map(str, files))
+    if all(example.held_out for example in examples):
+        raise ConfigError(f"{names}: no example with an answer to train on within --max-length {max_length}")
+    if held_out > 0 and not any(example.held_out for example in examples):
+        raise ConfigError(
+            f"--held-out {held_out:g}: none of the {len(examples)} examples in {names} is held out for validation; "
+            "hold out a larger share, or give --held-out 0 to go without"
+        )
     return examples
+
+
+def examples_hash(examples: Sequence[Example]) -> str:
+    """SHA-256 of everything that is learnt from: two runs with the same see the same tokens in the same order."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(f"{example.prompt_length} {example.temperature} {example.held_out} {example.tokens}\n".encode())
+    return digest.hexdigest()
 
 
 def answer_counts(examples: Sequence[Example]) -> Counter[int]:

@@ -1,11 +1,15 @@
 """A tiny random target, in memory and as a model folder."""
 
+import random
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from speculation.training.examples.data import Record
 
 LAYERS, HIDDEN, VOCAB = 8, 32, 259
 END = 256
@@ -64,4 +68,17 @@ def target_folder(target_model: LlamaForCausalLM, tmp_path_factory: pytest.TempP
     fast.save_pretrained(folder)
     assert fast.eos_token_id == END
     assert len(fast) == VOCAB
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    rng = random.Random(0)
+    lines = []
+    for number in range(24):
+        ids = [rng.choice([65, 66, 67, 70]) for _ in range(rng.randint(2, 30))]
+        record = Record(f"question {number}", "", [*ids, END], float(number % 2), "test")
+        lines.append(msgspec.json.encode(record) + b"\n")
+    (folder / "answers.jsonl").write_bytes(b"".join(lines))
     return folder

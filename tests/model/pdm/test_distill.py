@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 from speculation.training import distill
 from speculation.training.examples.data import load_examples, read_records
 from speculation.training.examples.prompts import pre_query, read_prompts, usable_instruction
+from tests.model.pdm.conftest import VOCAB
 from workers.shared.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(120)
@@ -34,7 +35,7 @@ def test_every_prompt_is_answered_at_every_temperature(target_folder: Path, prom
     assert {record.source for record in records} == {"questions"}
     assert all(record.answer_ids and len(record.answer_ids) <= 12 for record in records)
     tokenizer = AutoTokenizer.from_pretrained(target_folder)
-    examples = load_examples([tmp_path / "out" / "answers.jsonl"], tokenizer, 64, 0.0)
+    examples = load_examples([tmp_path / "out" / "answers.jsonl"], tokenizer, VOCAB, 64, 0.0)
     assert [list(example.tokens[example.prompt_length :]) for example in examples] == [
         record.answer_ids for record in records if len(record.answer_ids or []) > 1
     ]

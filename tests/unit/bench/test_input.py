@@ -28,6 +28,7 @@ from workers.shared.messages import (
     StageTimings,
     Status,
 )
+from workers.shared.options.engine import DrafterOptions, EngineOptions
 
 # --- options ---
 
@@ -41,7 +42,10 @@ def test_methods_of_one_device_run_once_beside_the_first_stages() -> None:
 
 
 def test_each_contender_becomes_a_serve_command() -> None:
-    settings = Settings("tiny", 64, scripted_acceptance=0.8, delta=1, emulate=Emulation(stage_ms=5.0, link_ms=0.5))
+    engine = EngineOptions(
+        delta=1, emulate=Emulation(stage_ms=5.0, link_ms=0.5), drafter=DrafterOptions(scripted_acceptance=0.8)
+    )
+    settings = Settings("tiny", 64, engine=engine)
     single = serve_arguments(Contender("single", 1), settings, "/module")
     assert single[single.index("--drafter") + 1] == "none"
     assert "--draft-module" not in single
@@ -50,25 +54,27 @@ def test_each_contender_becomes_a_serve_command() -> None:
     for option, value in (
         ("--scripted-acceptance", "0.8"),
         ("--delta", "1"),
-        ("--emulate-stage-ms", "5.0"),
+        ("--emulate-stage-ms", "5"),
         ("--emulate-link-ms", "0.5"),
     ):
         assert scripted[scripted.index(option) + 1] == value
 
 
-def arguments_of(method: str, **fields: Any) -> str:
-    return " ".join(serve_arguments(Contender(method, 3), Settings("tiny", 64, **fields), None))
+def arguments_of(method: str, drafts: int = 4, **drafter: Any) -> str:
+    engine = EngineOptions(delta=1, drafter=DrafterOptions(**drafter))
+    settings = Settings("tiny", 64, num_speculative_tokens=drafts, engine=engine)
+    return " ".join(serve_arguments(Contender(method, 3), settings, None))
 
 
 def test_methods_in_rounds_are_drafters_with_frames_of_several_tokens() -> None:
     for drafter in ("ngram", "model"):
-        rounds = arguments_of(f"dtv-{drafter}", draft_model="small", num_speculative_tokens=5, delta=1)
+        rounds = arguments_of(f"dtv-{drafter}", 5, model="small")
         assert f"--drafter {drafter} " in rounds
         assert "--num-speculative-tokens 5" in rounds
         assert "--delta" not in rounds
         assert ("--draft-model small" in rounds) == (drafter == "model")
-    assert "--num-speculative-tokens" not in arguments_of("model", draft_model="small")
-    assert "--draft-model small" in arguments_of("model", draft_model="small")
+    assert "--num-speculative-tokens" not in arguments_of("model", model="small")
+    assert "--draft-model small" in arguments_of("model", model="small")
 
 
 @pytest.mark.parametrize(
@@ -83,14 +89,15 @@ def test_methods_in_rounds_are_drafters_with_frames_of_several_tokens() -> None:
         ("ngram", "cuda:4,cuda:2,cuda:1", "auto", (1, 2, 4), 3),
     ],
 )
-def test_devices_of_a_contender(method: str, device: str, transport: str, indices: tuple[int, ...], count: int) -> None:
-    settings = Settings("tiny", 64, device=device, transport=transport)
+def test_devices_of_a_contender(method: str, device: str, transport: Any, indices: tuple[int, ...], count: int) -> None:
+    engine = EngineOptions(device=tuple(device.split(",")), transport=transport)
+    settings = Settings("tiny", 64, engine=engine)
     assert gpus(Contender(method, 3), settings) == indices
     assert devices(Contender(method, 3), settings) == count
 
 
 def test_one_device_is_the_first_of_a_list() -> None:
-    settings = Settings("tiny", 64, device="cuda:2,cuda:1")
+    settings = Settings("tiny", 64, engine=EngineOptions(device=("cuda:2", "cuda:1")))
     assert gpus(Contender("hf", 1), settings) == gpus(Contender("single", 1), settings) == (2,)
     assert serve_arguments(Contender("single", 1), settings, None).count("cuda:2") == 1
 

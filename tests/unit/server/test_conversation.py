@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.preparation.conversation import ChatPrompts
-from server.preparation.template import ChatTemplate, TemplateFailed
+from server.preparation.template import ChatTemplate, TemplateFailed, load_templates
 from server.tokenizer import ModelTokenizer
 from tests.small_model import CHATML, EOS, write_model_folder
 from workers.shared.errors import ConfigError
@@ -29,9 +29,7 @@ def tokenizer(folder: Path) -> ModelTokenizer:
 
 @pytest.fixture(scope="module")
 def prompts(folder: Path, tokenizer: ModelTokenizer) -> ChatPrompts:
-    template = ChatTemplate.load(folder)
-    assert template is not None
-    return ChatPrompts(tokenizer, template)
+    return ChatPrompts(tokenizer, load_templates(folder)["default"])
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +75,6 @@ def test_other_fields_and_variables_are_text_too(tokenizer: ModelTokenizer) -> N
 
 
 @given(st.lists(st.text(max_size=30).filter(lambda text: "<|" not in text), min_size=1, max_size=3))
-@settings(deadline=None)
 def test_equal_to_hugging_face(hugging_face: Any, prompts: ChatPrompts, contents: list[str]) -> None:
     expected = hugging_face.apply_chat_template(
         user(*contents), chat_template=CHATML, add_generation_prompt=True, tokenize=True, return_dict=False
@@ -125,14 +122,28 @@ def test_a_template_that_does_not_compile_is_the_models_fault() -> None:
         ChatTemplate("{% if %}", {})
 
 
-def test_template_from_tokenizer_config(tmp_path: Path) -> None:
-    assert ChatTemplate.load(tmp_path) is None
+def test_templates_of_a_folder(tmp_path: Path) -> None:
+    assert load_templates(tmp_path) == {}
     named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes {{ eos_token }}"}]
     config = {"chat_template": named, "eos_token": {"content": "</s>"}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    template = ChatTemplate.load(tmp_path)
-    assert template is not None
-    assert template.render([], add_generation_prompt=True, extra={}) == "yes </s>"
+
+    def rendered(file: Path | None = None) -> dict[str, str]:
+        templates = load_templates(tmp_path, file)
+        return {name: each.render([], add_generation_prompt=True, extra={}) for name, each in templates.items()}
+
+    assert rendered() == {"default": "yes </s>", "tool_use": "no"}
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    assert rendered() == {"default": "yes </s>", "tool_use": "with tools"}
+    (tmp_path / "chat_template.jinja").write_text("file {{ eos_token }}")
+    assert rendered() == {"default": "file </s>", "tool_use": "with tools"}
+    assert rendered(tmp_path / "chat_template.jinja") == {"default": "file </s>"}
+    with pytest.raises(ConfigError, match=r"missing\.jinja"):
+        rendered(tmp_path / "missing.jinja")
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [{"name": "default"}]}')
+    with pytest.raises(ConfigError, match="chat_template must be"):
+        rendered()
 
 
 def test_end_tokens_are_the_union_of_three_files(tmp_path: Path) -> None:

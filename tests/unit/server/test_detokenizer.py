@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
@@ -42,8 +42,8 @@ def byte_fallback(ids: Sequence[int]) -> str:
     return BYTE_FALLBACK.decode(list(ids))
 
 
-def run(decode: Decode, ids: list[int]) -> list[str]:
-    detokenizer = Detokenizer(decode)
+def run(decode: Decode, ids: list[int], before: Sequence[int] = ()) -> list[str]:
+    detokenizer = Detokenizer(decode, before)
     pieces = [detokenizer.push(token) for token in ids]
     pieces.append(detokenizer.flush())
     assert detokenizer.length == len("".join(pieces))
@@ -66,16 +66,36 @@ def test_any_tokens_give_the_text_of_the_whole(ids: list[int]) -> None:
     assert "".join(run(byte_level, known)) == byte_level(known)
 
 
+@example([" 𐀀"])
 @given(st.lists(st.one_of(st.integers(0, 4), tricky.filter(bool)), max_size=20))
 def test_byte_fallback_gives_the_text_of_the_whole(parts: list[int | str]) -> None:
     ids: list[int] = []
     for part in parts:
-        ids += [part] if isinstance(part, int) else [5 + byte for byte in part.encode()]
+        # Among byte tokens, nobody can tell a U+FFFD that is meant from half a character.
+        ids += [part] if isinstance(part, int) else [5 + byte for byte in part.replace(HALF, "?").encode()]
     whole = byte_fallback(ids)
     pieces = run(byte_fallback, ids)
     assert "".join(pieces) == whole
     if HALF not in whole:
         assert not any(HALF in piece for piece in pieces)
+
+
+def test_output_continues_the_prompt() -> None:
+    hello, world = 0, 1
+    assert run(byte_fallback, [world, world]) == ["world", " world", ""]
+    assert run(byte_fallback, [world, world], [hello]) == [" world", " world", ""]
+    half = [5 + byte for byte in "🙂".encode()]
+    assert run(byte_fallback, half[2:], [hello, *half[:2]]) == ["", "🙂", ""]
+
+
+@given(st.lists(st.one_of(st.integers(0, 4), tricky.filter(bool)), max_size=20), st.integers(0, 100))
+def test_prompt_and_output_are_the_text_of_the_whole(parts: list[int | str], place: int) -> None:
+    ids: list[int] = []
+    for part in parts:
+        ids += [part] if isinstance(part, int) else [5 + byte for byte in part.encode()]
+    before, output = ids[: place % (len(ids) + 1)], ids[place % (len(ids) + 1) :]
+    if HALF not in byte_fallback(ids) and HALF not in byte_fallback(before):
+        assert byte_fallback(before) + "".join(run(byte_fallback, output, before)) == byte_fallback(ids)
 
 
 def test_a_character_appears_with_its_last_byte() -> None:

@@ -18,6 +18,7 @@ from server.service import Service
 from server.settings import ServerSettings
 from tests.small_model import write_model_folder
 from tests.stub_engine import StubEngine
+from workers.shared.fingerprint import server_fingerprint
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -41,6 +42,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[StubEngine]:
 async def service(engine: StubEngine, tmp_path: Path) -> Service:
     (tmp_path / "model").mkdir()
     folder = write_model_folder(tmp_path / "model")
+    engine.fingerprint = server_fingerprint(folder)
     return Service.load(ServerSettings(str(folder), "small", engine.endpoint))
 
 

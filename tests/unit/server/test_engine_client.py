@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -108,6 +109,92 @@ async def test_a_lost_engine_fails_everything_and_its_successor_gets_nothing_old
     assert await tokens(client.submit([generate("d")])) == [7, 8, 9]
     assert [request.id for request in engine.generates] == ["d"]
     assert engine.aborts == []
+
+
+RESUME = {"resume_attempts": 2, "resume_timeout": 10.0}
+
+
+async def started(engine: StubEngine, **options: Any) -> EngineClient:
+    client = EngineClient(
+        engine.endpoint, capacity=4, health_timeout=0.5, clock=time.monotonic, probe_interval=0.05, **options
+    )
+    await client.start()
+    return client
+
+
+async def test_open_sequences_go_on_in_the_next_engine(engine: StubEngine) -> None:
+    client = await started(engine, **RESUME)
+    await until(lambda: client.healthy)
+    engine.pause_after = 1
+    first, second = client.submit([generate("a")]), client.submit([generate("b")])
+    assert (await first.get()).tokens == [7]
+    await asyncio.to_thread(engine.stop)
+    await until(lambda: not client.healthy)
+    with pytest.raises(EngineUnavailable, match="connection to the engine was lost"):
+        client.submit([generate("c")])
+    engine.generates.clear()
+    engine.pause_after = None
+    await asyncio.to_thread(engine.start)
+    assert await tokens(first) == [8, 9]
+    assert await tokens(second) == [7, 8, 9]
+    assert [(request.id, request.generated) for request in engine.generates] == [("a", (7,)), ("b", ())]
+    assert (client.resumed, client.open_sequences) == (2, 0)
+    await client.stop()
+
+
+async def test_an_engine_that_does_not_come_back_in_time_is_given_up(engine: StubEngine) -> None:
+    client = await started(engine, resume_attempts=2, resume_timeout=0.3)
+    await until(lambda: client.healthy)
+    engine.pause_after = 1
+    submission = client.submit([generate("a")])
+    await asyncio.to_thread(engine.stop)
+    with pytest.raises(EngineUnavailable, match="connection to the engine was lost"):
+        await tokens(submission)
+    await client.stop()
+
+
+async def test_an_engine_that_comes_back_as_another_one_does_not_go_on_with_old_sequences(engine: StubEngine) -> None:
+    client = await started(engine, **RESUME)
+    await until(lambda: client.healthy)
+    engine.pause_after = 1
+    submission = client.submit([generate("a")])
+    await asyncio.to_thread(engine.stop)
+    engine.fingerprint = {"dtype": "bfloat16"}
+    await asyncio.to_thread(engine.start)
+    with pytest.raises(EngineUnavailable, match="other settings"):
+        await tokens(submission)
+    await until(lambda: client.healthy)
+    await client.stop()
+
+
+async def test_an_engine_of_another_model_is_refused_with_both_sides_named(engine: StubEngine) -> None:
+    engine.fingerprint = {"tokenizer.json": "f00d"}
+    client = await started(engine, fingerprint={"tokenizer.json": "beef"}, **RESUME)
+    await until(lambda: "tokenizer.json is beef for this server, f00d for the engine" in trouble(client))
+    assert not client.healthy
+    engine.fingerprint = {"tokenizer.json": "beef"}
+    await until(lambda: client.healthy)
+    await client.stop()
+
+
+def trouble(client: EngineClient) -> str:
+    """Why requests are refused."""
+    with pytest.raises(EngineUnavailable) as caught:
+        _ = client.info
+    return str(caught.value)
+
+
+async def test_a_message_that_cannot_be_read_does_not_change_the_text(engine: StubEngine) -> None:
+    client = await started(engine, **RESUME)
+    await until(lambda: client.healthy)
+    engine.pause_after = 2
+    submission = client.submit([generate("a")])
+    assert (await submission.get()).tokens == [7]
+    engine.noise = b"of another version"
+    await until(lambda: client.resumed == 1)
+    engine.pause_after = None
+    assert await tokens(submission) == [8, 9]
+    await client.stop()
 
 
 async def test_a_hung_engine_fails_everything_and_is_told(engine: StubEngine, client: EngineClient) -> None:

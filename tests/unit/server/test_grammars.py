@@ -1,5 +1,6 @@
 """Grammars that the server makes: whatever a model writes under them is what was asked for."""
 
+import dataclasses
 import itertools
 import json
 import random
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 from server.errors import ApiError
-from server.output.parts import CallPiece, Part, Text, merge, reasoning_of, text_of
-from server.preparation.abilities import ChatModel
+from server.output.parts import CallPiece, Part, Reader, Text, merge, reasoning_of, text_of
+from server.preparation.chat_model import ChatModel, ChatModels
+from server.preparation.intent import ChatIntent
+from server.preparation.template import ChatTemplate
 from server.protocol.requests import ChatCompletionRequest
-from server.structured_output.grammars import Restriction, special_literal
+from server.structured_output.grammars import Restriction
 from server.tokenizer import ModelTokenizer
 from server.tool_parsers.dialects import DIALECTS, choose_dialect
 from tests.small_model import EOS, SPECIAL, byte_level_tokenizer, write_model_folder
@@ -59,15 +62,24 @@ class Model:
     def __init__(self, folder: Path, dialect: str | None = None, template: str = "") -> None:
         self.tokenizer = ModelTokenizer(folder)
         self.grammars = Grammars(folder)
-        self.chat = ChatModel.of(template, self.tokenizer, dialect)
+        self.chat = ChatModel.of(ChatTemplate(template, {}), self.tokenizer, dialect)
+        self._ending = {token for token in range(400) if self.tokenizer.token_text(token) in ENDING} | {EOS}
 
     def restriction(self, request: ChatCompletionRequest, prompt: str = "") -> Restriction | None:
-        control = self.tokenizer.control_tokens
-        literal = special_literal({name: control[name] for name in self.chat.markers if name in control})
-        return self.chat.restriction(request, self._encode(prompt), self.tokenizer, literal)
+        return self.intent(request).after(self._encode(prompt))[1]
+
+    def intent(self, request: ChatCompletionRequest) -> ChatIntent:
+        return ChatIntent.of(request, ChatModels({"default": self.chat}))
 
     def write(self, request: ChatCompletionRequest, seed: int, prompt: str = "", begin: str = "") -> list[Part]:
-        """The parts of one answer that starts with `begin`; the walk favours the end, so that it comes to one."""
+        """The parts of one answer that starts with `begin`, read as if nothing had restricted it."""
+        reading, _ = dataclasses.replace(self.intent(request), calls=None).after(self._encode(prompt))
+        reader, decode = reading.reader(), self.tokenizer.decode_keeping(reading.kept)
+        tokens = self.tokens(request, seed, prompt, begin)
+        return merge([*reader.push(decode(tokens)), *reader.flush()])
+
+    def tokens(self, request: ChatCompletionRequest, seed: int, prompt: str = "", begin: str = "") -> list[int]:
+        """One answer without its end token; the walk favours the end, so that it comes to one."""
         restriction = self.restriction(request, prompt)
         assert restriction is not None
         matcher, chance = GrammarMatcher(self.grammars, restriction.grammar), random.Random(seed)
@@ -78,17 +90,19 @@ class Model:
             assert allowed is not None
             legal = [token for token in range(400) if allowed[token >> 3] >> (token & 7) & 1]
             assert legal
-            ending = [token for token in legal if token == EOS or self.tokenizer.token_text(token) in ENDING]
+            ending = [token for token in legal if token in self._ending]
             token = chance.choice(ending if ending and chance.random() < 0.3 else legal)
             matcher.write(len(output), [token])
             output.append(token)
             assert len(output) < 500
-        reading = self.chat.reading(request, self._encode(prompt), self.tokenizer)
-        reader, decode = reading.reader(), self.tokenizer.decode_keeping(reading.kept)
-        return merge([*reader.push(decode(output[:-1])), *reader.flush()])
+        return output[:-1]
 
     def _encode(self, prompt: str) -> list[int]:
         return self.tokenizer.encode(prompt, add_special_tokens=False)
+
+
+def read_whole(reader: Reader, text: str) -> list[Part]:
+    return merge([*reader.push(text), *reader.flush()])
 
 
 def called(parts: list[Part]) -> list[tuple[str, Any]]:
@@ -117,6 +131,26 @@ def test_required_calls_are_calls_and_fit_their_schemas(folder: Path, dialect: s
                 assert arguments == {}
     assert min(counts) >= 1
     assert max(counts) > 1
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_required_call_that_is_cut_off_is_never_text(folder: Path, dialect: str) -> None:
+    model = Model(folder, dialect)
+    request = body(tools=TOOLS[:1], tool_choice="required")
+    tokens = model.tokens(request, 3)
+    reading, _ = model.intent(request).after([])
+    decode = model.tokenizer.decode_keeping(reading.kept)
+    whole = called(read_whole(reading.reader(), decode(tokens)))
+    for cut in range(len(tokens)):
+        text = decode(tokens[:cut])
+        parts = read_whole(reading.reader(), text)
+        assert text_of(parts) == ""
+        calls = [part for part in parts if isinstance(part, CallPiece)]
+        names = [call.name for call in calls]
+        named = "get_weather[ARGS]" if dialect == "mistral_args" else '"get_weather"'
+        assert names == ["get_weather"] * text.count(named)
+        for call, (_, arguments) in zip(calls, whole, strict=False):
+            assert json.dumps(arguments).startswith(call.arguments)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

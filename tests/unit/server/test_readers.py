@@ -57,7 +57,7 @@ fragments = st.lists(
 
 @pytest.mark.parametrize("name", READERS)
 @given(text=fragments, places=st.lists(st.integers(0, 500), max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 def test_the_cutting_does_not_matter(name: str, text: str, places: list[int]) -> None:
     whole = read(READERS[name](), [text])
     assert read(READERS[name](), cut(text, places)) == whole
@@ -85,7 +85,6 @@ def found(parts: list[Part]) -> list[tuple[str, object]]:
 
 
 @given(before=plain, expected=calls, after=plain, order=st.booleans(), indent=st.sampled_from([None, 2]))
-@settings(deadline=None)
 def test_hermes_finds_what_a_look_at_the_whole_text_finds(
     before: str, expected: list[tuple[str, object]], after: str, order: bool, indent: int | None
 ) -> None:
@@ -99,7 +98,6 @@ def test_hermes_finds_what_a_look_at_the_whole_text_finds(
 
 
 @given(expected=calls, key=st.sampled_from(["parameters", "arguments"]), separator=st.sampled_from(["; ", ";", "\n"]))
-@settings(deadline=None)
 def test_llama3_finds_its_calls(expected: list[tuple[str, object]], key: str, separator: str) -> None:
     text = separator.join(json.dumps({"name": name, key: given}) for name, given in expected)
     for prefix in ("", "<|python_tag|>", "\n"):
@@ -108,7 +106,6 @@ def test_llama3_finds_its_calls(expected: list[tuple[str, object]], key: str, se
 
 
 @given(before=plain, expected=calls, ended=st.booleans())
-@settings(deadline=None)
 def test_mistral_finds_its_calls_in_both_notations(
     before: str, expected: list[tuple[str, object]], ended: bool
 ) -> None:

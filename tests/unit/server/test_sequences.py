@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from server.errors import ApiError
-from server.preparation.sequences import Limits, Plan, plan_chat, plan_completion
+from server.preparation.sequences import Limits, PreparedRequest, prepared_chat, prepared_completion
 from server.protocol.requests import ChatCompletionRequest, CompletionRequest
 from server.protocol.unsupported import refuse_unsupported
 from workers.shared.bus import encode
@@ -19,10 +19,10 @@ LIMITS = Limits(max_model_len=32, vocab_size=100, eos_ids=frozenset({2, 3}))
 MESSAGES = [{"role": "user", "content": "x"}]
 
 
-def chat(prompt: int = 4, **fields: Any) -> Plan:
+def chat(prompt: int = 4, **fields: Any) -> PreparedRequest:
     body = ChatCompletionRequest.model_validate({"model": "m", "messages": MESSAGES} | fields)
     refuse_unsupported(body)
-    return plan_chat(body, "id", [5] * prompt, LIMITS, lambda: 77)
+    return prepared_chat(body, "id", [5] * prompt, LIMITS, lambda: 77)
 
 
 def sampling(**fields: Any) -> Sampling:
@@ -71,11 +71,11 @@ bodies = st.fixed_dictionaries(
 @settings(max_examples=400)
 def test_whatever_passes_is_safe_for_the_engine(fields: dict[str, Any]) -> None:
     try:
-        plan = chat(**fields)
+        request = chat(**fields)
     except (ValidationError, ApiError):
         return
-    assert 1 <= len(plan.generates) <= 16
-    for generate in plan.generates:
+    assert 1 <= len(request.generates) <= 16
+    for generate in request.generates:
         assert msgspec.msgpack.decode(encode(generate), type=ToEngine) == generate
         assert 1 <= generate.max_tokens <= LIMITS.max_model_len - len(generate.prompt)
         params = generate.sampling
@@ -90,9 +90,9 @@ def test_whatever_passes_is_safe_for_the_engine(fields: dict[str, Any]) -> None:
 
 
 def test_defaults_are_openais() -> None:
-    plan = chat()
+    request = chat()
     expected = Generate("id-0", [5] * 4, 28, Sampling(seed=77, end_tokens=(2, 3)), (2, 3))
-    assert plan.generates == [expected]
+    assert request.generates == [expected]
 
 
 @pytest.mark.parametrize("size", [31, 32, 33])
@@ -168,10 +168,10 @@ def test_unsupported_completion_fields(name: str) -> None:
 def test_completions_plan_n_choices_a_prompt() -> None:
     body = CompletionRequest.model_validate({"model": "m", "prompt": [[5, 6], [7]], "n": 2, "seed": 1})
     assert body.prompt == [[5, 6], [7]]
-    plan = plan_completion(body, "id", [[5, 6], [7]], LIMITS, lambda: 0)
-    assert [generate.prompt for generate in plan.generates] == [[5, 6], [5, 6], [7], [7]]
-    assert [generate.max_tokens for generate in plan.generates] == [16] * 4
-    assert (plan.prompts, plan.prompt_tokens) == ([[5, 6], [7]], 3)
+    request = prepared_completion(body, "id", [[5, 6], [7]], LIMITS, lambda: 0)
+    assert [generate.prompt for generate in request.generates] == [[5, 6], [5, 6], [7], [7]]
+    assert [generate.max_tokens for generate in request.generates] == [16] * 4
+    assert (request.prompts, request.prompt_tokens) == ([[5, 6], [7]], 3)
 
 
 @pytest.mark.parametrize("prompt", [[], [[]], [True], [1.0], ["a", 1], {"a": 1}, None, 3, [["a"]], ["\ud800"]])
@@ -184,5 +184,5 @@ def test_prompts_of_no_known_form(prompt: Any) -> None:
 def test_prompt_tokens_outside_the_vocabulary(prompt: list[int]) -> None:
     body = CompletionRequest.model_validate({"model": "m", "prompt": "x"})
     with pytest.raises(ApiError) as caught:
-        plan_completion(body, "id", [prompt], LIMITS, lambda: 0)
+        prepared_completion(body, "id", [prompt], LIMITS, lambda: 0)
     assert caught.value.param == "prompt"

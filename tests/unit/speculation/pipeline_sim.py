@@ -46,6 +46,12 @@ class Request:
     max_tokens: int
     stop_tokens: tuple[int, ...] = ()
     abort_after: float | None = None
+    generated: int = 0  # tokens, or one less than there are, that an earlier engine has given
+
+    @property
+    def given(self) -> list[int]:
+        """These tokens."""
+        return plain(self.prompt, self.max_tokens, self.stop_tokens)[:-1][: self.generated]
 
 
 @dataclass
@@ -104,18 +110,19 @@ class PipelineSim:
         self._drafting: tuple[int, int] | None = None
         self._outcome = Outcome()
         self._current = 0
-        self._prompt_tokens = 0
+        self._given = 0  # tokens
 
     def run(self, requests: Sequence[Request]) -> list[Outcome]:
         """The outcome of every request."""
         outcomes = []
         for number, request in enumerate(requests):
-            self._outcome = Outcome()
-            self._prompt_tokens = len(request.prompt)
+            given = request.given
+            self._outcome = Outcome(list(given))
+            self._given = len(request.prompt) + len(given)
             outcomes.append(self._outcome)
             reused = self.schedule.reusable(request.prompt) if self._reuse else 0
             self._send_control([Open(0, self.schedule.epoch, len(request.prompt), Sampling(seed=0), reused)])
-            self._apply(self.schedule.start(request.prompt, request.max_tokens, request.stop_tokens, reused))
+            self._apply(self.schedule.start(request.prompt, request.max_tokens, request.stop_tokens, reused, given))
             self._current = number
             if request.abort_after is not None:
                 self._after(request.abort_after, self._abort, number)
@@ -169,12 +176,12 @@ class PipelineSim:
 
     def _check(self) -> None:
         schedule, policy = self.schedule, self.schedule.policy
-        decoding = [frame for frame in schedule.in_flight if frame.position >= self._prompt_tokens]
+        decoding = [frame for frame in schedule.in_flight if frame.position >= self._given]
         assert len(schedule.in_flight) <= policy.chunks or decoding
         assert len(decoding) <= policy.credits
         assert all(len(frame.tokens) <= policy.width for frame in decoding)
         waiting = len(schedule.tokens) - schedule.announced
-        assert schedule.announced < self._prompt_tokens or waiting <= policy.width
+        assert schedule.announced < self._given or waiting <= policy.width
         position = schedule.announced
         for frame in reversed(schedule.in_flight):
             assert frame.epoch == schedule.epoch

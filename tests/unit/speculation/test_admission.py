@@ -24,6 +24,8 @@ def test_a_request_at_every_bound_is_taken() -> None:
         ({"prompt": [10]}, "token ids"),
         ({"prompt": [-1]}, "token ids"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"generated": (10,)}, "token ids"),
+        ({"generated": (1, 2, 3)}, "generated"),
         ({"max_tokens": 7}, "fit 8 tokens"),
     ],
 )

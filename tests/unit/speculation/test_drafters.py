@@ -20,7 +20,7 @@ SAMPLING = Sampling(seed=0)
 
 
 def build(config: DrafterConfig, vocab_size: int = 10) -> Drafter:
-    engine = EngineConfig("/nowhere", (1, 1), Endpoints("", "", (), ()), drafter=config)
+    engine = EngineConfig("/nowhere", (1, 1), Endpoints("", "", (), ()), 64, drafter=config)
     return build_drafters(engine, vocab_size, choices(config))[0]
 
 

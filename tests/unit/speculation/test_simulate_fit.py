@@ -25,9 +25,9 @@ def made_with(costs: Costs, tokens: int) -> list[Run]:
 
 def test_costs_are_found_again() -> None:
     costs = Costs(control_ms=0.05, commit_ms=0.2, overhead_ms=0.15)
-    runs = made_with(costs, 60)
-    assert fit(runs, tokens=60) == costs
-    assert all(abs(error(run, costs, 60)) < 1e-9 for run in runs)
+    runs = made_with(costs, 30)
+    assert fit(runs, tokens=30) == costs
+    assert all(abs(error(run, costs, 30)) < 1e-9 for run in runs)
 
 
 def test_an_acceptance_that_came_out_otherwise_is_corrected_for() -> None:
@@ -44,6 +44,7 @@ def test_nothing_cannot_be_fitted() -> None:
 def test_the_grid_has_the_points_that_are_asked_for_and_the_report_those_held_out() -> None:
     assert len(set(grid())) == 51
     assert sum(point.contender.how.rounds for point in grid()) == 9
-    text = report(made_with(Costs(0.05, 0.1, 0.1), 2000))
+    costs = Costs(0.05, 0.1, 0.1)
+    text = report(made_with(costs, 200), costs, tokens=200)
     assert "4 of 4 predictions are within 5 %" in text
     assert text.count("| 4 | 2 |") == 2

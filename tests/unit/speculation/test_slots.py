@@ -84,7 +84,7 @@ def test_the_drafter_limits_what_is_reused() -> None:
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=20)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     stages=st.integers(1, 5),
     delta=st.integers(0, 1),

@@ -50,7 +50,7 @@ writes = st.lists(
 
 
 @given(writes)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_any_detour_leads_to_the_same_mask(grammars: Grammars, steps: list[tuple[int, int, list[int], bool]]) -> None:
     matcher = GrammarMatcher(grammars, GRAMMAR)
     output: list[int] = []

@@ -5,8 +5,123 @@ from typing import Any
 
 from workers.shared.errors import ConfigError
 
-# Each of these passes tests/model/test_shard.py on a tiny random model.
-SUPPORTED = frozenset({"llama", "qwen2", "qwen3", "mistral", "gemma3_text"})
+_COMMON = frozenset({
+    "head_dim",
+    "hidden_act",
+    "hidden_size",
+    "intermediate_size",
+    "layer_types",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "rms_norm_eps",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "tie_word_embeddings",
+    "vocab_size",
+})  # fmt: skip
+# model_type -> the fields of config.json that it is computed with. Each passes tests/model/test_shard.py.
+SUPPORTED: Mapping[str, frozenset[str]] = {
+    "llama": _COMMON | {"attention_bias", "mlp_bias"},
+    "qwen2": _COMMON | {"sliding_window", "use_sliding_window", "max_window_layers"},
+    "qwen3": _COMMON | {"attention_bias", "sliding_window", "use_sliding_window", "max_window_layers"},
+    "mistral": _COMMON | {"sliding_window"},
+    "gemma3_text": _COMMON
+    | {
+        "attention_bias",
+        "final_logit_softcapping",
+        "hidden_activation",
+        "query_pre_attn_scalar",
+        "rope_local_base_freq",
+    }
+    | {"sliding_window", "sliding_window_pattern", "_sliding_window_pattern"},
+}
+# Fields that change nothing that is computed here: about files, training, or how text is chosen when nobody says.
+_INFORMATIVE = frozenset({
+    "architectures",
+    "attention_dropout",
+    "attn_implementation",
+    "auto_map",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "bos_token_id",
+    "cache_implementation",
+    "chunk_size_feed_forward",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "eos_token_id",
+    "exponential_decay_length_penalty",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "id2label",
+    "initializer_range",
+    "is_decoder",
+    "is_llama_config",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "model_type",
+    "name_or_path",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "pad_token_id",
+    "prefix",
+    "pretraining_tp",
+    "problem_type",
+    "quantization_config",  # asked for by itself
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict",
+    "return_dict_in_generate",
+    "sep_token_id",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "transformers.js_config",
+    "transformers_version",
+    "typical_p",
+    "unk_token_id",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_cache",
+})  # fmt: skip
+# What rope_scaling and rope_parameters may say, in the layouts of transformers 4 and 5.
+_ROPE_FIELDS = frozenset({
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "finetuned",
+    "high_freq_factor",
+    "long_factor",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "rope_theta",
+    "rope_type",
+    "short_factor",
+    "truncate",
+    "type",
+})  # fmt: skip
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 _RECURRENT = "it has recurrent layers, whose state cannot be rolled back by position yet"
 _MLA = "it uses multi-head latent attention, whose compressed cache is not implemented yet"
@@ -52,13 +167,15 @@ REFUSED: Mapping[str, str] = {
     "gemma2": _UNUSUAL_ATTENTION,
 }
 
-# Their inverse frequencies change with the length of the sequence, so a position's rotation would depend on what
-# follows it.
-_LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+_LENGTH_DEPENDENT = "it depends on the length of the sequence, so a token's rotation would change with what follows"
 
 
 def check_supported(config: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` with the reason where a model with this config.json cannot be served."""
+    """Raises `ConfigError` with the reason where a model with this config.json cannot be served.
+
+    A field that is not known to be applied or to be without effect is refused, unless it is unset: `null`, `false` or
+    empty.
+    """
     kind = config.get("model_type")
     supported = ", ".join(sorted(SUPPORTED))
     if not isinstance(kind, str):
@@ -70,24 +187,38 @@ def check_supported(config: Mapping[str, Any]) -> None:
         raise ConfigError("config.json: quantization_config: quantised checkpoints are not supported; use the original")
     if config.get("use_bidirectional_attention"):
         raise ConfigError("config.json: use_bidirectional_attention: a token would need the ones that follow it")
-    if config.get("attn_logit_softcapping") is not None:
-        raise ConfigError("config.json: attn_logit_softcapping is not supported")
-    for rope in _rope_kinds(config):
-        if rope in _LENGTH_DEPENDENT_ROPE:
+    for name, value in config.items():
+        private = name.startswith("_") and name not in SUPPORTED[kind]
+        if value and not private and name not in SUPPORTED[kind] | _INFORMATIVE and not _is_one(name, value):
             raise ConfigError(
-                f"config.json: rope type {rope!r} is not supported, because it depends on the length of the sequence"
+                f"config.json: {name} is {value!r}, which is not supported for {kind!r}; if it changes nothing that "
+                f"the model computes, remove it"
             )
+    for name in ("rope_scaling", "rope_parameters"):
+        for rope in _ropes(config.get(name)):
+            _check_rope(name, rope)
 
 
-def _rope_kinds(config: Mapping[str, Any]) -> set[str]:
-    """Every rope type named, in the layouts of both transformers 4 (rope_scaling) and 5 (rope_parameters)."""
-    found: set[str] = set()
-    for key in ("rope_scaling", "rope_parameters"):
-        value = config.get(key)
-        if isinstance(value, Mapping):
-            nested = [inner for inner in value.values() if isinstance(inner, Mapping)]
-            for entry in [value, *nested]:
-                kind = entry.get("rope_type", entry.get("type"))
-                if isinstance(kind, str):
-                    found.add(kind)
-    return found
+def _is_one(name: str, value: Any) -> bool:
+    """A factor of 1 is without effect."""
+    return name == "partial_rotary_factor" and value == 1
+
+
+def _ropes(value: Any) -> list[Mapping[str, Any]]:
+    """The parameters themselves, or those of each kind of layer."""
+    if not isinstance(value, Mapping):
+        return []
+    nested = [inner for inner in value.values() if isinstance(inner, Mapping)]
+    return nested or [value]
+
+
+def _check_rope(field: str, rope: Mapping[str, Any]) -> None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "longrope" and rope.get("short_factor") == rope.get("long_factor"):
+        return  # the same factors for any length
+    if kind not in _ROPE_TYPES:
+        reason = _LENGTH_DEPENDENT if kind in ("dynamic", "longrope") else f"supported are {', '.join(_ROPE_TYPES)}"
+        raise ConfigError(f"config.json: {field}: rope type {kind!r} is not supported: {reason}")
+    for name, value in rope.items():
+        if value is not None and name not in _ROPE_FIELDS and not _is_one(name, value):
+            raise ConfigError(f"config.json: {field}.{name} is {value!r}, which is not supported")

@@ -28,9 +28,9 @@ def read_digest(folder: Path) -> ModelDigest:
     elsewhere it does not see. Raises `ConfigError` naming the file that is missing or cannot be read.
     """
     return ModelDigest(
-        config=_of_file(folder / "config.json"),
-        tokenizer=_of_file(folder / "tokenizer.json"),
-        weights=_of_weights(folder),
+        config=file_digest(folder / "config.json"),
+        tokenizer=file_digest(folder / "tokenizer.json"),
+        weights=weights_digest(folder),
     )
 
 
@@ -40,14 +40,15 @@ def differences(one: ModelDigest, other: ModelDigest) -> list[str]:
     return [f"{name} {mine} and {theirs}" for name, mine, theirs in pairs if mine != theirs]
 
 
-def _of_file(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """16 hexadecimal digits for the bytes of a file; raises `ConfigError` naming one that cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:_HEX_DIGITS]
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
 
 
-def _of_weights(folder: Path) -> str:
+def weights_digest(folder: Path) -> str:
     """Independent of how the tensors are distributed over files: another sharding of a model is the same model."""
     entries = tensor_entries(folder)
     in_file: dict[Path, list[str]] = defaultdict(list)

@@ -4,19 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from workers.shared.errors import ConfigError
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from the model folder, empty if there is no such file; raises `ConfigError`."""
-    if not path.exists():
-        return {}
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+from workers.shared.model_files.json_file import read_optional_json
 
 
 def token_content(value: object) -> str | None:
@@ -30,11 +18,11 @@ def read_end_tokens(folder: Path) -> frozenset[int]:
     """The union of what generation_config.json, config.json and tokenizer_config.json say."""
     ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
-        value = read_json(folder / name).get("eos_token_id")
+        value = read_optional_json(folder / name).get("eos_token_id")
         ids.update(value if isinstance(value, list) else [] if value is None else [value])
-    content = token_content(read_json(folder / "tokenizer_config.json").get("eos_token"))
+    content = token_content(read_optional_json(folder / "tokenizer_config.json").get("eos_token"))
     if content is not None:
-        ids.update(_ids_of(content, read_json(folder / "tokenizer.json")))
+        ids.update(_ids_of(content, read_optional_json(folder / "tokenizer.json")))
     return frozenset(ids)
 
 

@@ -1,6 +1,8 @@
 """What every process needs to know of a prepared model folder; torch-free."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,3 +24,9 @@ def read_facts(folder: Path) -> ModelFacts:
         return msgspec.json.decode(path.read_bytes(), type=ModelFacts)
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def head_dim(config: Mapping[str, Any]) -> int:
+    """Width of one attention head, from a config.json."""
+    width: int = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return width

@@ -1,17 +1,34 @@
 """Sizes of a model folder's tensors, from the safetensors headers alone: nothing here needs torch."""
 
+import math
 import re
 import struct
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.json_file import read_json
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+
+# Of the dtypes that safetensors files of language models have; bytes an element.
+DTYPE_BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _LENGTH = struct.Struct("<Q")
@@ -30,13 +47,10 @@ class TensorEntry(msgspec.Struct, frozen=True):
         """Bytes in the file."""
         return self.data_offsets[1] - self.data_offsets[0]
 
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises `ConfigError` naming the file where there is none."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    @property
+    def elements(self) -> int:
+        """Numbers in it, whatever their type."""
+        return math.prod(self.shape)
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
@@ -82,6 +96,12 @@ def tensor_entries(folder: Path) -> dict[str, TensorEntry]:
     return {name: headers[path][name] for name, path in files.items()}
 
 
+def layer_of(name: str) -> int | None:
+    """The decoder layer that a tensor belongs to, if it belongs to one."""
+    match = _LAYER.match(name)
+    return None if match is None else int(match[1])
+
+
 def layer_bytes(folder: Path) -> tuple[list[int], int]:
     """Bytes of each decoder layer, and of final norm and LM head together, as `balance` wants them.
 
@@ -91,8 +111,7 @@ def layer_bytes(folder: Path) -> tuple[list[int], int]:
     entries = tensor_entries(folder)
     sizes: dict[int, int] = {}
     for name, entry in entries.items():
-        if match := _LAYER.match(name):
-            layer = int(match[1])
+        if (layer := layer_of(name)) is not None:
             sizes[layer] = sizes.get(layer, 0) + entry.nbytes
     if not sizes or set(sizes) != set(range(len(sizes))):
         raise ConfigError(f"{folder}: no consecutive model.layers.N tensors; this is not a decoder-only checkpoint")

@@ -1,0 +1,155 @@
+"""One HTTP request's sequences on their way back: the single source of events for streams and whole responses."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+
+from msgspec import UNSET, UnsetType
+
+from server.engine.client import DeadlineExceeded, EngineUnavailable
+from server.output.assembler import Assembler, Delta
+from server.preparation.sequences import PreparedRequest
+from server.protocol.completion_objects import CompletionTokensDetails, PromptTokensDetails, Usage
+from server.service import Service
+
+log = logging.getLogger("echelon.request")
+
+
+class Generation:
+    """Opened sequences. `close` must be called in every case; it aborts what has not ended and writes the log line.
+
+    Raises `EngineUnavailable` or `QueueFull` on construction, before anything is sent to the client.
+    """
+
+    def __init__(self, service: Service, request: PreparedRequest, arrived: float, name: str) -> None:
+        """Of the HTTP request that goes by `name` and arrived at `arrived` (service clock)."""
+        self.request = request
+        self.name = name
+        self._metrics = service.metrics
+        self._clock = service.clock
+        self._arrived = arrived  # seconds, by the service's clock
+        reading = request.reading
+        decode = service.tokenizer.decode_keeping(reading.kept) if reading.kept else service.tokenizer.decode
+        self._choices = {
+            generate.id: Assembler(
+                index,
+                decode,
+                request.stops,
+                request.min_tokens,
+                reading.reader(),
+                before=generate.prompt if request.continues else (),
+            )
+            for index, generate in enumerate(request.generates)
+        }
+        self._first_token: dict[str, float] = {}
+        self._last_token: dict[str, float] = {}
+        self._failure: Exception | None = None
+        self._cached = 0  # tokens
+        self._closed = False
+        self._submission = service.engine.submit(request.generates)
+        self._deadline = self._set_deadline(service.settings.request_timeout)
+        self._metrics.prompt_tokens.inc(request.prompt_tokens)
+
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
+        """Events of all choices in the order they arrive; raises `EngineUnavailable`, `EngineFailed` or
+        `DeadlineExceeded`.
+        """
+        try:
+            while any(choice.finish is None for choice in self._choices.values()):
+                message = await self._submission.get()
+                choice = self._choices[message.id]
+                if choice.finish is not None:
+                    continue  # what was on its way when a stop string ended the choice
+                if message.finish == "abort":
+                    raise EngineUnavailable("the engine has aborted the request")
+                delta = choice.push(message.tokens, message.logprobs, message.finish)
+                if delta.index % self.request.n == 0:  # a prompt counts once, however many choices it has
+                    self._cached += message.cached
+                if choice.stopped_early:
+                    self._submission.abort(message.id)
+                self._measure(message.id, delta)
+                yield delta
+        except Exception as error:
+            # Whatever it is, the choices that had not ended have failed; the caller reports it.
+            self._failure = error
+            raise
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        completion = sum(choice.count for choice in self._choices.values())
+        reasoning = sum(choice.reasoning for choice in self._choices.values())
+        prompt = self.request.prompt_tokens
+        return Usage(
+            prompt,
+            completion,
+            prompt + completion,
+            PromptTokensDetails(self._cached),
+            CompletionTokensDetails(reasoning),
+        )
+
+    @property
+    def chunk_usage(self) -> Usage | UnsetType | None:
+        """What a chunk says of usage: nothing unless it was asked for, and nothing yet unless of every chunk."""
+        if self.request.continuous_usage:
+            return self.usage
+        return None if self.request.include_usage else UNSET
+
+    def close(self) -> None:
+        """Aborts the sequences that have not ended; may be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._submission.close()
+        seconds = self._clock() - self._arrived
+        other = "abort" if self._failure is None else "error"
+        finishes = [choice.finish or other for choice in self._choices.values()]
+        for finish in finishes:
+            self._metrics.finished.labels(finish).inc()
+        self._metrics.e2e_latency.observe(seconds)
+        self._log(finishes, seconds)
+
+    def _log(self, finishes: list[str], seconds: float) -> None:
+        usage = self.usage
+        first = min(self._first_token.values(), default=None)
+        log.info(
+            "request=%s %s prompt=%d cached=%d completion=%d first_token=%s seconds=%.3f finish=%s%s",
+            self.name,
+            self.request.id,
+            usage.prompt_tokens,
+            self._cached,
+            usage.completion_tokens,
+            "-" if first is None else f"{first - self._arrived:.3f}",
+            seconds,
+            ",".join(finishes),
+            "" if self._failure is None else f" error={str(self._failure)!r}",
+            extra={"request_id": self.name},
+        )
+
+    def _set_deadline(self, seconds: float | None) -> asyncio.TimerHandle | None:
+        if seconds is None:
+            return None
+        error = DeadlineExceeded(f"the request took longer than the {seconds:g} seconds that this server allows")
+        left = self._arrived + seconds - self._clock()
+        return asyncio.get_running_loop().call_later(max(0.0, left), self._submission.put, error)
+
+    def _measure(self, sequence: str, delta: Delta) -> None:
+        tokens = len(delta.tokens)
+        if tokens == 0:
+            return
+        now = self._clock()
+        self._metrics.generation_tokens.inc(tokens)
+        if not self._first_token:
+            self._metrics.time_to_first_token.observe(now - self._arrived)
+        if sequence not in self._first_token:
+            self._first_token[sequence] = now
+        else:
+            gap = (now - self._last_token[sequence]) / tokens
+            for _ in range(tokens):
+                self._metrics.inter_token_latency.observe(gap)
+        self._last_token[sequence] = now
+        count = self._choices[sequence].count
+        if delta.finish is not None and count > tokens:
+            self._metrics.time_per_output_token.observe((now - self._first_token[sequence]) / (count - 1))
