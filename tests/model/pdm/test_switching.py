@@ -95,14 +95,14 @@ def test_tokens_and_logits_do_not_depend_on_the_choice(tiny_model: Path, modules
         return SwitchedDrafter(both, "pdm+ngram", CHOICES)
 
     with recorded_logits(), local_engine(tiny_model, SPLIT, ANCHORS[1:], controller=controller, **settings) as engine:
-        for prompt in prompts * 2:
+        for prompt in [*prompts, *prompts[::-1]]:
             for sampling in (GREEDY, Sampling(seed=3, top_k=200)):
                 engine.drafting.use(NoDrafter())
                 RecordingSampler.seen = {}
-                plain, logits = engine.client.generate(prompt, 40, sampling), RecordingSampler.seen
+                plain, logits = engine.client.generate(prompt, 24, sampling), RecordingSampler.seen
                 engine.drafting.use(switched)
                 RecordingSampler.seen = {}
-                result = engine.client.generate(prompt, 40, sampling)
+                result = engine.client.generate(prompt, 24, sampling)
                 assert result.tokens == plain.tokens
                 assert all((RecordingSampler.seen[at] == logits[at]).all() for at in logits)
         assert controller.status().switches > 20
@@ -130,18 +130,17 @@ def test_calibration_measures_the_pipeline_before_it_serves_and_is_kept(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ECHELON_CACHE", str(tmp_path))
-    controller = Controller(2, CHOICES[:2])
-    with local_engine(tiny_model, (8, 8), controller=controller, emulate=Emulation(stage_ms=10)) as engine:
+    controller = Controller(4, CHOICES[:2])
+    with local_engine(tiny_model, (4, 4, 4, 4), controller=controller, emulate=Emulation(stage_ms=20)) as engine:
         result = engine.client.generate([1, 2, 3], 5, GREEDY)
         assert len(result.tokens) == 5
         assert controller.calibrated
-        predicted = controller.predicted()
-        assert predicted["none"] < 1 / 0.02  # two stages of ten milliseconds, one after the other
+        assert controller.predicted()["none"] < 1 / 0.08  # four stages of 20 ms, one after the other
         assert controller.paces.seconds(CHOICES[1], 1.0) < controller.paces.seconds(CHOICES[0], 0.0)
-        assert engine.client.status().stats.counts.cycles <= 2 * 5  # those of the request, and no others
+        assert engine.client.status().stats.counts.cycles <= 4 * 5  # those of the request, and no others
 
-    config = EngineConfig("model", (8, 8), inproc_endpoints(2), drafter=DrafterConfig("ngram"))
+    config = EngineConfig("model", (8, 8), inproc_endpoints(2), 64, drafter=DrafterConfig("ngram"))
     assert load_times(config) is None
     save_times(config, {"none": Times(0.01, 0.02)})
     assert load_times(config) == {"none": Times(0.01, 0.02)}
-    assert load_times(EngineConfig("model", (8, 8), inproc_endpoints(2), threads=2)) is None
+    assert load_times(EngineConfig("model", (8, 8), inproc_endpoints(2), 64, threads=2)) is None
