@@ -1,5 +1,6 @@
 """The house fits in a head: few files a folder, short files, and import contracts that no new folder escapes."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -56,3 +57,9 @@ def test_every_room_of_the_ground_floor_is_torch_free_or_closed_to_the_server(
 def test_every_folder_of_decisions_is_held_to_be_pure(contracts: dict[str, dict[str, Any]]) -> None:
     pure = set(contracts["Decisions are pure: no torch, no sockets"]["source_modules"])
     assert {".".join(folder.relative_to(ROOT).parts) for folder in folders() if folder.name == "decisions"} <= pure
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md", "docs/structure.md", "docs/design.md"])
+def test_pages_name_files_that_exist(page: str) -> None:
+    named = re.findall(r"`((?:server|workers|speculation|tests|docs|deploy)/[\w./-]*)`", (ROOT / page).read_text())
+    assert [path for path in named if "NAME" not in path and not (ROOT / path).exists()] == []
