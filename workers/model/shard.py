@@ -77,7 +77,7 @@ class Shard:
             raise ConfigError(f"--max-model-len {max_len}: this model has from 1 to {longest} positions")
         target = Target(path, config, layers, first=first, last=last)
         need = StageMemory(
-            weight_bytes=target.weight_bytes(dtype),
+            weight_bytes=target.weight_bytes(dtype, device),
             kv_bytes_per_position=kv_bytes_per_position(config.to_dict(), len(layers), sequences, dtype.itemsize),
         )
         check_fits(need, max_len, _available_bytes(device), f"stage with {len(layers)} layers on {device}")
