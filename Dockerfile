@@ -25,9 +25,10 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
 USER echelon
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=4)"]
+    CMD ["python", "-c", "from http.client import HTTPConnection as C; c = C('127.0.0.1', 8000, timeout=4); \
+c.request('GET', '/health'); raise SystemExit(c.getresponse().status != 200)"]
 ENTRYPOINT ["python", "-m"]
-CMD ["server", "--settings", "/etc/echelon/server.json"]
+CMD ["server", "--settings", "/models/run/server.json"]
 
 FROM base AS engine
 ARG TORCH_INDEX=
@@ -41,4 +42,4 @@ ENV ECHELON_CACHE=/models \
     HF_HOME=/models/hub \
     OMP_WAIT_POLICY=PASSIVE
 ENTRYPOINT ["python", "-m"]
-CMD ["speculation", "--config", "/etc/echelon/engine.json"]
+CMD ["speculation", "--config", "/models/run/engine.json"]

@@ -1,1 +1,1 @@
-"""How an answer is written: one formatter an endpoint, whole or as server-sent events."""
+"""How an answer is written: one formatter an endpoint, for the whole of it and for its events."""

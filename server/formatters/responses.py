@@ -6,10 +6,10 @@ from typing import Any
 
 from server.errors import ApiError
 from server.formatters.base import ChunkUsage, Envelope, Output
-from server.formatters.response_items import Items
+from server.formatters.responses_items import Items
 from server.output.assembler import Delta
 from server.protocol.completion_objects import Usage
-from server.protocol.response_objects import (
+from server.protocol.responses_objects import (
     ErrorInfo,
     Event,
     IncompleteDetails,

@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,24 +14,23 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
 
-from server.launcher.options import EngineOptions, ModelSize, choose_split, local_endpoints, plan_engine
+from server.launcher.options import ServeOptions
+from server.launcher.prepared import check_flags, read_model, with_prepared_draft_model
 from server.launcher.processes import Child, Group, spawn, wait_for_any_exit
-from server.launcher.server_options import KEYS_VARIABLE, ServerOptions
-from server.settings import ServerSettings, save_settings
+from server.launcher.resolve import ModelSize, choose_split, local_endpoints, plan_engine
+from server.settings import KEYS_VARIABLE, ServerOptions, check_server, save_settings, settings_for
 from workers.shared.bus import encode, open_socket
 from workers.shared.config import EngineConfig, save_config
 from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.messages import FromEngine, Probe, Status
-from workers.shared.model_files.facts import read_facts
-from workers.shared.model_files.tensor_sizes import layer_bytes
+from workers.shared.options.engine import EngineOptions
 
 _PERMANENT = 2  # exit code of a process that a restart would not mend
 _RESTARTS = 5  # this many within
@@ -46,18 +44,19 @@ class _Stopped(BaseException):
     """SIGINT or SIGTERM. Not an Exception, so that nothing on the way swallows it."""
 
 
-def serve(model: str, engine_options: EngineOptions, server_options: ServerOptions) -> int:
+def serve(options: ServeOptions) -> int:
     """Serves until told to stop; returns an exit code. Raises `ConfigError` for anything the flags got wrong."""
     die_with_parent()
-    server_options.check()
-    check_port_is_free(server_options.host, server_options.port)
+    check_server(options.api)
+    check_flags(options.engine, options.model)
+    check_port_is_free(options.api.host, options.api.port)
     with stop_signals():
         try:
-            model_size = read_model(prepare_model(model))
-            engine_options = with_prepared_draft_model(engine_options)
+            model = read_model(options.model)
+            engine = with_prepared_draft_model(options.engine)
             run_folder = Path(tempfile.mkdtemp(prefix="echelon-"))
             try:
-                return Launcher(model, model_size, engine_options, server_options, run_folder).run()
+                return Launcher(model, engine, options.api, run_folder).run()
             finally:
                 shutil.rmtree(run_folder, ignore_errors=True)
         except _Stopped:
@@ -67,13 +66,11 @@ def serve(model: str, engine_options: EngineOptions, server_options: ServerOptio
 class Launcher:
     """The supervisor. The API server outlives a failed engine group, answers 503 meanwhile, and finds the next one."""
 
-    def __init__(
-        self, model: str, model_size: ModelSize, engine: EngineOptions, server: ServerOptions, run_folder: Path
-    ) -> None:
-        self._model_size = model_size
+    def __init__(self, model: ModelSize, engine: EngineOptions, server: ServerOptions, run_folder: Path) -> None:
+        self._model_size = model
         self._engine_options = engine
         self._server_options = server
-        self._name = server.served_model_name or display_name(model)
+        self._name = server.served_model_name or model.name
         self._run_folder = run_folder
         self._engine = Group()
         self._server = Group()
@@ -133,22 +130,12 @@ class Launcher:
 
     def _start_server(self, config: EngineConfig) -> None:
         options = self._server_options
-        settings = ServerSettings(
-            model=config.model,
-            served_model_name=self._name,
-            bus=config.endpoints.bus,
-            host=options.host,
-            port=options.port,
-            max_queue=options.max_queue,
+        settings = settings_for(
+            options,
+            self._name,
+            config.model,
+            config.endpoints.bus,
             health_timeout=config.stall_timeout,
-            tool_call_parser=options.tool_call_parser,
-            api_keys=options.api_keys,
-            cors_origins=options.cors_origins,
-            ssl_keyfile=None if options.ssl_keyfile is None else str(options.ssl_keyfile.absolute()),
-            ssl_certfile=None if options.ssl_certfile is None else str(options.ssl_certfile.absolute()),
-            request_timeout=options.request_timeout,
-            header_timeout=options.header_timeout,
-            max_requests=options.max_requests,
             created=int(time.time()),
         )
         path = self._run_folder / "server.json"
@@ -178,38 +165,6 @@ class Launcher:
         extra += "-H 'Content-Type: application/json'"
         say("try:")
         print(f"curl {base}/v1/chat/completions {extra} -d {shlex.quote(json.dumps(body))}", flush=True)
-
-
-def prepare_model(model: str) -> Path:
-    """The prepared folder of `model`; the download and conversion show their own progress on stderr."""
-    command = [sys.executable, "-m", "workers.prepare", model]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        raise ConfigError(f"model {model} could not be prepared (see above)")
-    return Path(done.stdout.splitlines()[-1])
-
-
-def with_prepared_draft_model(options: EngineOptions) -> EngineOptions:
-    """The same options with the draft model, if there is one, as a prepared folder."""
-    drafter = options.drafter
-    if drafter.draft_model is None:
-        return options
-    folder = str(prepare_model(drafter.draft_model))
-    return replace(options, drafter=msgspec.structs.replace(drafter, draft_model=folder))
-
-
-def read_model(folder: Path) -> ModelSize:
-    """What the launcher needs to know of a prepared folder."""
-    layers, head = layer_bytes(folder)
-    return ModelSize(folder, layers, head, read_facts(folder).max_position_embeddings)
-
-
-def display_name(model: str) -> str:
-    """The name under which a model is served unless --served-model-name says otherwise."""
-    if model == "default":
-        return "SmolLM2-135M-Instruct"
-    path = Path(model).expanduser()
-    return path.resolve().name.removesuffix(".gguf") if path.exists() else model
 
 
 @contextlib.contextmanager

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.errors import bad_request
-from server.output.reading import Reading, choose_reading
 from server.preparation.chat_model import ChatModel, ChatModels
 from server.preparation.explained_tools import explain_tools
+from server.preparation.reading import Reading, choose_reading
 from server.protocol.requests import ChatCompletionRequest, ChatMessage
 from server.protocol.structured_output import ANY_OBJECT, StructuredFields
 from server.protocol.tools import NamedTool, Tool
-from server.structured_output.grammars import Calls, Restriction, Thinking, restrict
+from server.structured_output.grammars import CallGrammar, Restriction, Thinking, restrict
 from server.tool_parsers.dialects import Dialect
 
 
@@ -25,7 +25,7 @@ class ChatIntent:
     add_generation_prompt: bool
     reads_calls: bool
     parallel: bool  # the answer may hold several calls
-    calls: Calls | None  # that a grammar has to know; None if the model may call as it likes, or not at all
+    calls: CallGrammar | None  # that a grammar has to know; None if the model may call as it likes, or not at all
     restrictions: StructuredFields
 
     @classmethod
@@ -93,16 +93,16 @@ def _check_tools(body: ChatCompletionRequest) -> None:
         raise bad_request(f"'tool_choice' names '{choice.function.name}', which is not in 'tools'", "tool_choice")
 
 
-def _calls(body: ChatCompletionRequest, dialect: Dialect, tools: Sequence[Tool], parallel: bool) -> Calls | None:
+def _calls(body: ChatCompletionRequest, dialect: Dialect, tools: Sequence[Tool], parallel: bool) -> CallGrammar | None:
     choice = body.tool_choice
     schemas = {tool.function.name: tool.function.parameters for tool in tools}
     if isinstance(choice, NamedTool):
         name = choice.function.name
-        return Calls(dialect, {name: schemas[name]}, parallel=False, place="alone")
+        return CallGrammar(dialect, {name: schemas[name]}, parallel=False, place="alone")
     if tools and choice == "required":
-        return Calls(dialect, schemas, parallel, place="alone")
+        return CallGrammar(dialect, schemas, parallel, place="alone")
     if tools and body.restrictions:
-        return Calls(dialect, schemas, parallel, place="instead")
+        return CallGrammar(dialect, schemas, parallel, place="instead")
     strict = [tool.function.name for tool in tools if tool.function.strict]
     if not strict:
         return None
@@ -113,7 +113,7 @@ def _calls(body: ChatCompletionRequest, dialect: Dialect, tools: Sequence[Tool],
             "tools",
         )
     free = {name: schema if name in strict else ANY_OBJECT for name, schema in schemas.items()}
-    return Calls(dialect, free, parallel, place="between")
+    return CallGrammar(dialect, free, parallel, place="between")
 
 
 def _template_message(message: ChatMessage) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from typing import Any
 from server.protocol.requests import ChatCompletionRequest
 from server.protocol.responses_request import (
     AnyItem,
+    ChosenTool,
+    EarlierReasoning,
     FunctionCall,
     FunctionCallOutput,
-    NamedTool,
-    ReasoningItem,
     ResponsesRequest,
 )
 
@@ -26,7 +26,7 @@ def as_chat(body: ResponsesRequest) -> ChatCompletionRequest:
         for tool in body.tools or ()
     ]
     choice: Any = body.tool_choice
-    if isinstance(choice, NamedTool):
+    if isinstance(choice, ChosenTool):
         choice = {"type": "function", "function": {"name": choice.name}}
     return ChatCompletionRequest.model_validate(
         {
@@ -62,11 +62,11 @@ def _messages(items: list[AnyItem]) -> list[dict[str, Any]]:
             messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
             turn = None
             continue
-        if not isinstance(item, FunctionCall | ReasoningItem) and item.role != "assistant":
+        if not isinstance(item, FunctionCall | EarlierReasoning) and item.role != "assistant":
             messages.append({"role": item.role, "content": item.content})
             turn = None
             continue
-        if turn is None or (isinstance(item, ReasoningItem) and "content" in turn):
+        if turn is None or (isinstance(item, EarlierReasoning) and "content" in turn):
             turn = {"role": "assistant"}
             messages.append(turn)
         _extend(turn, item)
@@ -75,7 +75,7 @@ def _messages(items: list[AnyItem]) -> list[dict[str, Any]]:
 
 
 def _extend(turn: dict[str, Any], item: AnyItem) -> None:
-    if isinstance(item, ReasoningItem):
+    if isinstance(item, EarlierReasoning):
         if item.content is not None:
             turn["reasoning_content"] = item.content
     elif isinstance(item, FunctionCall):

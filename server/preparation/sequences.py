@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from server.errors import bad_request, context_length_exceeded
-from server.output.reading import PLAIN, Reading
+from server.preparation.reading import PLAIN, Reading
 from server.protocol.requests import ChatCompletionRequest, CompletionRequest, SamplingFields, StreamOptions
 from server.structured_output.grammars import Restriction
 from workers.shared.messages import Generate, Sampling

@@ -46,7 +46,7 @@ class FunctionCallOutput(Item):
     output: Content
 
 
-class ReasoningItem(Item):
+class EarlierReasoning(Item):
     """Reasoning from an earlier answer, for the chat templates that show it to the model."""
 
     type: Literal["reasoning"]
@@ -79,7 +79,7 @@ AnyItem = Annotated[
         Annotated[Message, Tag("message")]
         | Annotated[FunctionCall, Tag("function_call")]
         | Annotated[FunctionCallOutput, Tag("function_call_output")]
-        | Annotated[ReasoningItem, Tag("reasoning")],
+        | Annotated[EarlierReasoning, Tag("reasoning")],
         Discriminator(_kind),
     ],
     BeforeValidator(_known_item),
@@ -100,7 +100,7 @@ class FunctionTool(Body):
     strict: bool | None = None
 
 
-class NamedTool(Body):
+class ChosenTool(Body):
     """This function must be called."""
 
     type: Literal["function"]
@@ -158,7 +158,7 @@ class ResponsesRequest(Body):
     stream: bool | None = None
     stream_options: StreamSettings | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None

@@ -46,7 +46,7 @@ def _written(value: object) -> object:
     return "" if value is None else value
 
 
-class CalledFunction(Body):
+class AssistantFunction(Body):
     """What the model called. An answer that was cut short leaves `arguments` that are no JSON."""
 
     name: Text
@@ -67,5 +67,5 @@ class AssistantCall(Body):
 
     id: Text
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: AssistantFunction
     index: int | None = None

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.formatters.answer import answer
+from server.answering.answer import answer
 from server.formatters.base import Envelope
 from server.formatters.chat import ChatFormat
 from server.protocol.requests import ChatCompletionRequest

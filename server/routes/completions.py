@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.answering.answer import answer
 from server.errors import bad_request
-from server.formatters.answer import answer
 from server.formatters.base import Envelope
 from server.formatters.completion import CompletionFormat
 from server.protocol.requests import CompletionRequest

@@ -27,7 +27,7 @@ class Restriction:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class CallGrammar:
     """Tool calls in an answer: it must consist of them, may consist of them instead of a restricted text, or has them
     between free text.
     """
@@ -52,7 +52,7 @@ def quoted(text: str) -> str:
 
 def restrict(
     fields: StructuredFields,
-    calls: Calls | None = None,
+    calls: CallGrammar | None = None,
     *,
     thinking: Thinking | None = None,
     literal: Spelling = quoted,
@@ -133,7 +133,7 @@ def _slashes(regex: str) -> str:
     return result
 
 
-def _mixed_rules(calls: Calls, literal: Spelling) -> list[str]:
+def _mixed_rules(calls: CallGrammar, literal: Spelling) -> list[str]:
     """Free text in which the dialect's marker begins a call, always."""
     dialect = calls.dialect
     assert dialect.begins_with is not None
@@ -155,7 +155,7 @@ def _mixed_rules(calls: Calls, literal: Spelling) -> list[str]:
     ]
 
 
-def _call_rules(calls: Calls, literal: Spelling) -> list[str]:
+def _call_rules(calls: CallGrammar, literal: Spelling) -> list[str]:
     dialect = calls.dialect
     rules = []
     for place, name in enumerate(calls.parameters):

@@ -66,7 +66,7 @@ def bench(options: Options, made_by: Provenance) -> Results:
     cells = list(folder.cells())
     results = Results(
         provenance=made_by,
-        settings=msgspec.to_builtins(shown(settings)),
+        settings=shown(settings).described(),
         data=data,
         commits=sorted({cell.git for cell in cells}),
         load=max(cell.load for cell in cells),
@@ -96,8 +96,10 @@ def shown(settings: Settings) -> Settings:
     def name(model: str) -> str:
         return Path(model).name if Path(model).exists() else model
 
-    drafter = settings.draft_model
-    return replace(settings, model=name(settings.model), draft_model=None if drafter is None else name(drafter))
+    drafter = settings.engine.drafter
+    if drafter.model is not None:
+        drafter = replace(drafter, model=name(drafter.model))
+    return replace(settings, model=name(settings.model), engine=replace(settings.engine, drafter=drafter))
 
 
 if __name__ == "__main__":

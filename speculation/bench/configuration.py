@@ -1,18 +1,23 @@
 """What is compared, and how each contender is started. Pure."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
-from workers.shared.emulation import Emulation
+from workers.shared.drafters import DRAFTERS, DrafterName, DrafterRow
 from workers.shared.errors import ConfigError
+from workers.shared.options.declared import flags, given, within
+from workers.shared.options.engine import EngineOptions
+
+BENCH = "Bench"
 
 
 class Method(NamedTuple):
     """A drafter and a frame policy on the same workers, or a baseline."""
 
-    drafter: str | None  # of `echelon serve`; None: served by something else
+    drafter: DrafterName | None  # of `echelon serve`; None: served by something else
     rounds: bool = False  # draft-then-verify: a few drafts, one frame with all of them, its sample
     one_device: bool = False
 
@@ -33,9 +38,21 @@ METHODS = {
     SINGLE: Method("none", one_device=True),
     HUGGING_FACE: Method(None, one_device=True),
 }
-USES_MODULE = ("pdm", "pdm+ngram")
-USES_MODEL = ("model", "dtv-model")
-REHEARSALS = ("scripted", "dtv-scripted")
+
+
+def _methods(are: Callable[[DrafterRow], bool]) -> tuple[str, ...]:
+    return tuple(name for name, method in METHODS.items() if method.drafter and are(DRAFTERS[method.drafter]))
+
+
+USES_MODULE = _methods(lambda row: row.needs_module)
+USES_MODEL = _methods(lambda row: row.needs_model)
+REHEARSALS = _methods(lambda row: row.needs_script)
+
+
+# What a bench chooses for each contender is none of its engine's options.
+MeasuredEngine = Annotated[
+    EngineOptions, within(without=("stages", "split", "drafter", "num_speculative_tokens", "script"))
+]
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,21 +64,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
-    max_model_len: int = 2048
-    prefill_chunk: int = 128
-    threads: int = 1  # of a stage, and of Hugging Face
-    device: str = "cpu"
-    dtype: str = "auto"
-    transport: str = "auto"
-    delta: int = 0
     num_speculative_tokens: int = 4  # drafts a frame, for draft-then-verify
-    emulate: Emulation = Emulation()
-    always_draft: bool = False
     ignore_eos: bool = False  # every answer then has `max_tokens` tokens
-    scripted_acceptance: float | None = None
-    hollow_stages: bool = False  # rehearsal: stages take their emulated time and compute nothing
     module: str | None = None  # SHA-256 of the draft module's weights
-    draft_model: str | None = None
+    engine: EngineOptions = EngineOptions()
+
+    def described(self) -> dict[str, Any]:
+        """Everything by name; of the engine what is not as usual."""
+        own = {name: getattr(self, name) for name in self.__struct_fields__ if name != "engine"}
+        return own | given(self.engine)
 
 
 class Contender(msgspec.Struct, frozen=True, order=True):
@@ -98,60 +109,49 @@ def contenders(methods: tuple[str, ...], stages: tuple[int, ...]) -> list[list[C
     return groups
 
 
-def check(settings: Settings, methods: tuple[str, ...], *, has_module: bool) -> None:
+def check(settings: Settings, methods: tuple[str, ...]) -> None:
     """Raises `ConfigError` where an option is missing for a method, or is for none of them."""
-    if settings.max_tokens < 2:
-        raise ConfigError("--max-tokens must be at least 2: the time after the first token is what is measured")
-    if settings.limit is not None and settings.limit < 1:
-        raise ConfigError("--limit must be at least 1 prompt a data set")
-    if settings.num_speculative_tokens < 1:
-        raise ConfigError("--num-speculative-tokens must be at least 1 draft a frame")
-    settings.emulate.check()
-    if any(method in REHEARSALS for method in methods) != (settings.scripted_acceptance is not None):
+    drafter = settings.engine.drafter
+    if any(method in REHEARSALS for method in methods) != (drafter.scripted_acceptance is not None):
         raise ConfigError(
             f"--methods {' or '.join(REHEARSALS)} and --scripted-acceptance P belong together; give both or neither"
         )
-    if has_module and not any(method in USES_MODULE for method in methods):
+    if settings.module is not None and not any(method in USES_MODULE for method in methods):
         raise ConfigError(f"--draft-module is for --methods {' or '.join(USES_MODULE)}")
-    if any(method in USES_MODEL for method in methods) != (settings.draft_model is not None):
+    if any(method in USES_MODEL for method in methods) != (drafter.model is not None):
         raise ConfigError(f"--methods {' or '.join(USES_MODEL)} and --draft-model PATH belong together")
 
 
 def serve_arguments(contender: Contender, settings: Settings, module: str | None) -> list[str]:
     """Arguments of `echelon serve`, from MODEL on, that start `contender`; `module` is the draft module's path."""
-    method, how = contender.method, contender.how
-    arguments = [settings.model, "--served-model-name", "bench", "--stages", str(contender.stages)]
-    arguments += ["--drafter", str(how.drafter)]
-    if module is not None and method in USES_MODULE:
-        arguments += ["--draft-module", module]
-    if settings.draft_model is not None and method in USES_MODEL:
-        arguments += ["--draft-model", settings.draft_model]
-    if method in REHEARSALS:
-        arguments += ["--scripted-acceptance", str(settings.scripted_acceptance)]
-    if how.rounds:
-        arguments += ["--num-speculative-tokens", str(settings.num_speculative_tokens)]
-    else:
-        arguments += ["--delta", str(settings.delta)]
-    arguments += ["--max-model-len", str(settings.max_model_len), "--threads", str(settings.threads)]
-    arguments += ["--prefill-chunk", str(settings.prefill_chunk), "--device", _device(contender, settings.device)]
-    arguments += ["--dtype", settings.dtype, "--transport", settings.transport]
-    for name, ms in asdict(settings.emulate).items():
-        arguments += [f"--emulate-{name.replace('_', '-')}", str(ms)]
-    if settings.hollow_stages:
-        arguments.append("--hollow-stages")
-    if settings.always_draft and not how.one_device:
-        arguments.append("--always-draft")
-    return arguments
+    method, how, asked = contender.method, contender.how, settings.engine
+    drafter = replace(
+        asked.drafter,
+        name=str(how.drafter),
+        module=module if method in USES_MODULE else None,
+        model=asked.drafter.model if method in USES_MODEL else None,
+        scripted_acceptance=asked.drafter.scripted_acceptance if method in REHEARSALS else None,
+        num_speculative_tokens=settings.num_speculative_tokens if how.rounds else 0,
+        always=asked.drafter.always and not how.one_device,
+    )
+    engine = replace(
+        asked,
+        stages=contender.stages,
+        delta=0 if how.rounds else asked.delta,
+        device=_device(contender, asked),
+        drafter=drafter,
+    )
+    return [settings.model, "--served-model-name", "bench", *flags(engine)]
 
 
 def gpus(contender: Contender, settings: Settings) -> tuple[int, ...]:
     """Indices of the GPUs that a contender works on; none on CPUs."""
-    device = _device(contender, settings.device)
-    if device == "cpu":
+    names = _device(contender, settings.engine)
+    if names == ("cpu",):
         return ()
-    if device == "cuda":
-        return tuple(range(1 if settings.transport == "inprocess" else contender.stages))
-    return tuple(sorted({int(name.partition(":")[2]) for name in device.split(",")}))
+    if names == ("cuda",):
+        return tuple(range(1 if settings.engine.transport == "inprocess" else contender.stages))
+    return tuple(sorted({int(name.partition(":")[2]) for name in names}))
 
 
 def devices(contender: Contender, settings: Settings) -> int:
@@ -163,6 +163,6 @@ def devices(contender: Contender, settings: Settings) -> int:
     return len(gpus(contender, settings)) or contender.stages + drafts
 
 
-def _device(contender: Contender, device: str) -> str:
+def _device(contender: Contender, engine: EngineOptions) -> tuple[str, ...]:
     """One device takes the first of a list."""
-    return device.partition(",")[0] if contender.how.one_device else device
+    return engine.device[:1] if contender.how.one_device else engine.device

@@ -22,6 +22,7 @@ from speculation.simulate.rounds import tokens_per_cycle
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
 from workers.shared.messages import StageTimings
+from workers.shared.options.engine import DrafterOptions, EngineOptions
 
 _PROMPT = Prompt("cycle-cost", "0", "Count.", 0)
 _WARM_UP_TOKENS = 50
@@ -53,12 +54,14 @@ class Point:
         return Settings(
             "tiny",
             tokens,
-            delta=self.delta,
             num_speculative_tokens=max(1, self.drafts),
-            emulate=Emulation(stage_ms=self.stage_ms),
-            scripted_acceptance=self.acceptance,
-            hollow_stages=self.hollow,
             ignore_eos=True,
+            engine=EngineOptions(
+                delta=self.delta,
+                emulate=Emulation(stage_ms=self.stage_ms),
+                hollow_stages=self.hollow,
+                drafter=DrafterOptions(scripted_acceptance=self.acceptance),
+            ),
         )
 
     def ideal(self, acceptance: float | None) -> float:

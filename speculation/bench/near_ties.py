@@ -29,9 +29,9 @@ Prefers = Callable[[Branch], bool]  # whether the contender takes the expected t
 
 def bias(settings: Settings) -> float:
     """By how much the reference's token is favoured, in logits."""
-    dtype = settings.dtype
+    dtype = settings.engine.dtype
     if dtype == "auto":
-        dtype = "float32" if settings.device == "cpu" else "bfloat16"
+        dtype = "float32" if settings.engine.device == ("cpu",) else "bfloat16"
     return _FLOAT32_BIAS if dtype == "float32" else _HALF_BIAS
 
 

@@ -24,6 +24,7 @@ from speculation.bench.prompts import Prompt
 from speculation.bench.streaming import chat_body, stream_chat
 from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import PARENT_VARIABLE
+from workers.shared.options.sources import without_options
 
 _READY_SECONDS = 600.0
 _GRACE_SECONDS = 15.0
@@ -170,7 +171,8 @@ class HuggingFace:
         self._settings = settings
         self._log = log
         arguments = ["-m", "speculation.bench.hugging_face", settings.model]
-        arguments += ["--threads", str(settings.threads), "--dtype", settings.dtype, "--device", settings.device]
+        engine = settings.engine
+        arguments += ["--threads", str(engine.threads), "--dtype", engine.dtype, "--device", engine.device[0]]
         self._process = _spawn(arguments, log, pipes=True)
 
     def wait_until_ready(self) -> None:
@@ -217,7 +219,7 @@ class HuggingFace:
 
 def _spawn(arguments: Sequence[str], log: Path, *, pipes: bool = False) -> "subprocess.Popen[bytes]":
     """Python with `arguments`, in a process group of its own, so that Ctrl-C reaches only the bench."""
-    environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+    environment = without_options(os.environ) | {PARENT_VARIABLE: str(os.getpid())}
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, *arguments],

@@ -169,7 +169,9 @@ def _block(
                 answers=answers[key],
                 counters=None if now is None or earlier is None else now.counters.since(earlier.counters),
                 prefill=lane.prefill,
-                prompt_frames=sum(ceil(answer.computed / work.settings.prefill_chunk) for answer in answers[key]),
+                prompt_frames=sum(
+                    ceil(answer.computed / work.settings.engine.prefill_chunk) for answer in answers[key]
+                ),
                 devices=devices(lane.contender, work.settings),
                 energy_mj=None if lane.meter is None else energy[key],
                 beside=[other.contender for other, _ in todo if other is not lane],

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from workers.shared.config import EngineConfig
-from workers.shared.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -31,20 +30,8 @@ def draft_then_verify(stages: int, drafts: int) -> FramePolicy:
 
 
 def choose_policy(config: EngineConfig) -> FramePolicy:
-    """The configured policy; raises `ConfigError` where flags contradict each other."""
+    """The configured policy, of a configuration that has been checked."""
     drafts = config.drafter.num_speculative_tokens
     if drafts == 0:
         return pipelined(config.stages, config.delta)
-    if drafts < 0:
-        raise ConfigError("--num-speculative-tokens must be 0 (frames of one token in every stage) or more")
-    if config.delta:
-        raise ConfigError(
-            f"--delta {config.delta}: with --num-speculative-tokens {drafts} one frame is in flight; leave out either"
-        )
-    if config.drafter.name in ("pdm", "pdm+ngram"):
-        raise ConfigError(
-            f"--drafter {config.drafter.name} reads hidden states of tokens in flight, and with "
-            f"--num-speculative-tokens {drafts} none is in flight while drafts are made: use ngram or model, or leave "
-            f"--num-speculative-tokens out"
-        )
     return draft_then_verify(config.stages, drafts)

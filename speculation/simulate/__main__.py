@@ -1,8 +1,11 @@
 """`python -m speculation.simulate ...`: what `echelon simulate` runs."""
 
-import argparse
+import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Struct
 
 from speculation.simulate.advice import advise
 from speculation.simulate.events import simulate
@@ -10,27 +13,48 @@ from speculation.simulate.pipeline import Pipeline
 from speculation.simulate.presets import Presets, load_presets, machine, sources
 from speculation.simulate.rounds import best_drafts, tokens_per_cycle
 from workers.shared.errors import ConfigError
+from workers.shared.options.declared import AtLeastOne, Milliseconds, NotNegative, Share, about
+from workers.shared.options.sources import Program, read
 
-_OWN = (
-    ("--stage-ms", "each stage's time for a token, such as 5,5,5,6: predicts that pipeline instead of presets"),
-    ("--head-ms", "final norm, head and sampler, in the last stage"),
-    ("--overhead-ms", "a stage's time for a frame beside computing"),
-    ("--hop-ms", "a hidden state from stage to stage"),
-    ("--control-ms", "a control message one way"),
-    ("--commit-ms", "the speculation rank's work for a sample"),
-    ("--draft-ms", "a draft"),
+_PRESETS, _OWN = "Presets", "A pipeline of given times"
+
+
+class SimulateOptions(Struct, frozen=True, kw_only=True):
+    """The command line."""
+
+    box: Annotated[tuple[str, ...], about(_PRESETS, "Preset boxes, such as 4x3090-x4", default="all")] = ()
+    model: Annotated[tuple[str, ...], about(_PRESETS, "Preset models: 8b,27b,70b", default="all")] = ()
+    weights: Annotated[tuple[str, ...], about(_PRESETS, "4bit,16bit", default="both")] = ()
+    acceptance: Annotated[tuple[Share, ...], about(_PRESETS, "Of drafts")] = (0.65, 0.8)
+    delta: Annotated[NotNegative, about(_PRESETS, "Frames in flight beyond one a stage")] = 0
+    stage_ms: Annotated[
+        tuple[Milliseconds, ...],
+        about(_OWN, "Each stage's time for a token, such as 5,5,5,6: predicts that pipeline instead of presets"),
+    ] = ()
+    head_ms: Annotated[Milliseconds, about(_OWN, "Final norm, head and sampler, in the last stage")] = 0.0
+    overhead_ms: Annotated[Milliseconds, about(_OWN, "A stage's time for a frame beside computing")] = 0.0
+    hop_ms: Annotated[Milliseconds, about(_OWN, "A hidden state from stage to stage")] = 0.0
+    control_ms: Annotated[Milliseconds, about(_OWN, "A control message one way")] = 0.0
+    commit_ms: Annotated[Milliseconds, about(_OWN, "The speculation rank's work for a sample")] = 0.0
+    draft_ms: Annotated[Milliseconds, about(_OWN, "A draft")] = 0.0
+    tokens: Annotated[AtLeastOne, about(_OWN, "How many are simulated")] = 2000
+
+
+SIMULATE_PROGRAM = Program(
+    "echelon simulate",
+    "Predicts tokens/s on hardware that is not at hand, for common boxes and models or, with --stage-ms, for a "
+    "pipeline of given times.",
+    SimulateOptions,
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0, or 2 for bad input."""
-    options = _parser().parse_args(arguments)
     try:
-        acceptances = _probabilities(options.acceptance)
-        if options.stage_ms is not None:
-            text = _own_pipeline(options, acceptances)
-        else:
-            text = _presets(load_presets(), options, acceptances)
+        options = read(SIMULATE_PROGRAM, sys.argv[1:] if arguments is None else arguments, os.environ)
+        if not options.acceptance:
+            raise ConfigError("--acceptance: give probabilities, such as 0.65,0.8")
+        text = _own_pipeline(options) if options.stage_ms else _presets(load_presets(), options)
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"echelon simulate: {error}\n")
         return 2
@@ -38,9 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _own_pipeline(options: argparse.Namespace, acceptances: Sequence[float]) -> str:
+def _own_pipeline(options: SimulateOptions) -> str:
     pipeline = Pipeline(
-        stage_ms=tuple(_floats("--stage-ms", options.stage_ms)),
+        stage_ms=options.stage_ms,
         head_ms=options.head_ms,
         overhead_ms=options.overhead_ms,
         hop_ms=options.hop_ms,
@@ -52,7 +76,7 @@ def _own_pipeline(options: argparse.Namespace, acceptances: Sequence[float]) -> 
     none, single = (simulate(one, None, tokens=lengths) for one in (pipeline, pipeline.single))
     found = [("none", "", 1.0, none, 1.0), ("single", "", 1.0, single, 1.0)]
     stages = pipeline.stages
-    for acceptance in acceptances:
+    for acceptance in options.acceptance:
         got = simulate(pipeline, acceptance, delta=options.delta, tokens=lengths)
         law = stages * tokens_per_cycle(stages, got.acceptance)
         found.append(("pipelined", f"{acceptance:g}", stages * got.tokens_per_cycle, got, law))
@@ -74,10 +98,11 @@ def _own_pipeline(options: argparse.Namespace, acceptances: Sequence[float]) -> 
     return "\n".join(lines) + "\n"
 
 
-def _presets(presets: Presets, options: argparse.Namespace, acceptances: Sequence[float]) -> str:
-    boxes = options.box.split(",") if options.box else list(presets.boxes)
-    models = options.model.split(",") if options.model else list(presets.models)
-    weights = options.weights.split(",") if options.weights else list(presets.weights)
+def _presets(presets: Presets, options: SimulateOptions) -> str:
+    boxes = options.box or list(presets.boxes)
+    models = options.model or list(presets.models)
+    weights = options.weights or list(presets.weights)
+    acceptances = options.acceptance
     spd = [f"speculative, a={acceptance:g}" for acceptance in acceptances]
     header = ("box", "model", "one device", "plain pipeline", "tensor parallel", "draft-then-verify", *spd)
     lines = [
@@ -114,39 +139,6 @@ def _presets(presets: Presets, options: argparse.Namespace, acceptances: Sequenc
     lines += ["", "What the predictions are made from (all of it in speculation/simulate/presets.json):", ""]
     lines += [f"* {name}: {source}" for name, source in sources(presets, boxes, models, weights)]
     return "\n".join(lines) + "\n"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="echelon simulate",
-        description="Predicts tokens/s on hardware that is not at hand, for common boxes and models or, with "
-        "--stage-ms, for a pipeline of given times.",
-    )
-    add = parser.add_argument
-    add("--box", help="preset boxes, such as 4x3090-x4 (default: all)")
-    add("--model", help="preset models: 8b,27b,70b (default: all)")
-    add("--weights", help="4bit,16bit (default: both)")
-    add("--acceptance", default="0.65,0.8", help="of drafts, such as 0.65,0.8 (default)")
-    add("--delta", type=int, default=0, help="frames in flight beyond one a stage")
-    add("--tokens", type=int, default=2000, help="simulated, with --stage-ms (default: %(default)s)")
-    for name, text in _OWN:
-        kind = str if name == "--stage-ms" else float
-        add(name, type=kind, default=None if kind is str else 0.0, help=text)
-    return parser
-
-
-def _probabilities(text: str) -> list[float]:
-    values = _floats("--acceptance", text)
-    if not all(0 <= value <= 1 for value in values):
-        raise ConfigError(f"--acceptance {text}: give probabilities, 0 to 1")
-    return values
-
-
-def _floats(option: str, text: str) -> list[float]:
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{option} {text}: give numbers, such as 5,5,5,6") from None
 
 
 def _line(*cells: str) -> str:

@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from server.launcher.server_options import ServerOptions, collect_keys
+from server.settings import ServerOptions, check_server
 from tests.e2e.stub_api import MODEL, REPLY, Api, ask, events, launch
 from tests.stub_engine import INFO
 from workers.shared.errors import ConfigError
@@ -110,17 +110,17 @@ def test_https(tmp_path: Path) -> None:
     for running in closing(api):
         response = httpx.post(f"{running.url}/v1/chat/completions", json=ask(), verify=context, timeout=120)
         assert response.json()["choices"][0]["message"]["content"] == REPLY
-    ServerOptions(ssl_certfile=certificate, ssl_keyfile=key).check()
-    for wrong in (ServerOptions(ssl_keyfile=key), ServerOptions(ssl_certfile=key, ssl_keyfile=certificate)):
+    check_server(ServerOptions(ssl_certfile=str(certificate), ssl_keyfile=str(key)))
+    for files in ({"ssl_keyfile": str(key)}, {"ssl_certfile": str(key), "ssl_keyfile": str(certificate)}):
         with pytest.raises(ConfigError, match="--ssl-"):
-            wrong.check()
+            check_server(ServerOptions(**files))
 
 
-def test_keys_come_from_flags_and_the_environment() -> None:
-    assert collect_keys(["a"], " b, c,,") == ("a", "b", "c")
+def test_keys_that_cannot_be_sent_are_refused() -> None:
+    check_server(ServerOptions(api_keys=("a", "b")))
     for wrong in ("", "é", "a b\n"):
         with pytest.raises(ConfigError, match="--api-key"):
-            collect_keys([wrong], "")
+            check_server(ServerOptions(api_keys=(wrong,)))
 
 
 def test_tokenize_and_detokenize(api: Api) -> None:

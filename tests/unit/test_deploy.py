@@ -11,13 +11,14 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from server.engine.rates import EngineFigures
-from server.launcher.options import network_endpoints
+from server.launcher.options import PLAN
+from server.launcher.resolve import ModelSize, network_endpoints, plan_over_network
 from server.metrics.engine import engine_metrics
 from server.metrics.requests import RequestMetrics
-from server.settings import load_settings
 from tests.stub_engine import INFO
-from workers.shared.config import load_config
-from workers.shared.messages import SpeculationCounts, StageTimings, Status
+from workers.shared.config import EngineConfig
+from workers.shared.messages import EngineStats, StageTimings, Status
+from workers.shared.options.sources import read
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -31,23 +32,33 @@ def services() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("name", "transport", "device"), [("engine", "nccl", "cuda:0"), ("engine.cpu", "zmq", "cpu")])
-def test_engine_configurations_fit_the_default_model_and_the_services(name: str, transport: str, device: str) -> None:
-    config = load_config(DEPLOY / f"{name}.json")
-    assert config.endpoints == network_endpoints(GROUP, config.stages, 5550)
-    assert sum(config.split) == DEFAULT_MODEL_LAYERS
-    # A container sees its own GPU only, as the first one.
-    assert (config.transport, config.devices) == (transport, (device,))
+def planned(**environment: str) -> EngineConfig:
+    """What `prepare` writes for a model like the default one."""
+    options = read(PLAN, ["--config", str(DEPLOY / "echelon.toml")], environment)
+    model = ModelSize("model", Path("/models/m"), [10] * DEFAULT_MODEL_LAYERS, 80, 8192)
+    return plan_over_network(options.engine, model, options.hosts, options.base_port)
 
 
-def test_the_api_server_and_the_engine_share_bus_and_model() -> None:
-    settings, config = load_settings(DEPLOY / "server.json"), load_config(DEPLOY / "engine.json")
-    assert (settings.bus, settings.model) == (config.endpoints.bus, config.model)
+def test_the_configuration_fits_the_services() -> None:
+    for environment, transport, device in (({}, "nccl", "cuda:0"), ({"ECHELON_DEVICE": "cpu"}, "zmq", "cpu")):
+        config = planned(**environment)
+        assert config.endpoints == network_endpoints(GROUP, config.stages, 5550)
+        # A container sees its own GPU only, as the first one; rank 0's has none.
+        assert (config.transport, config.devices, config.drafter.device) == (transport, (device,), "cpu")
+
+
+def test_all_services_read_what_prepare_writes(services: dict[str, Any]) -> None:
+    command = services["prepare"]["command"]
+    out = command[command.index("--out") + 1]
+    for name in GROUP:
+        assert services[name]["command"][-2:] == ["--config", f"{out}/engine.json"]
+    assert f'"--settings", "{out}/server.json"' in (ROOT / "Dockerfile").read_text()
+    assert all("models:/models:ro" in services[name]["volumes"] for name in (*GROUP, "api"))
 
 
 def test_every_stage_has_a_container_with_a_gpu_of_its_own(services: dict[str, Any]) -> None:
     gpus = []
-    for stage in range(load_config(DEPLOY / "engine.json").stages):
+    for stage in range(planned().stages):
         service = services[f"stage-{stage}"]
         assert service["command"][:3] == ["workers", "--stage", str(stage)]
         (device,) = service["deploy"]["resources"]["reservations"]["devices"]
@@ -65,7 +76,7 @@ def test_the_bus_cannot_be_reached_from_outside(services: dict[str, Any]) -> Non
     for name in GROUP:
         assert services[name]["networks"] == ["bus"]
         assert "ports" not in services[name]
-    assert {name for name, service in services.items() if "bus" in service["networks"]} == {*GROUP, "api", "plan"}
+    assert {name for name, service in services.items() if "bus" in service["networks"]} == {*GROUP, "api"}
 
 
 def test_ports_are_published_on_loopback_unless_the_operator_says_otherwise(services: dict[str, Any]) -> None:
@@ -74,16 +85,14 @@ def test_ports_are_published_on_loopback_unless_the_operator_says_otherwise(serv
     assert all(port.startswith(("127.0.0.1:", "${API_ADDRESS:-127.0.0.1}:")) for port in published)
 
 
-def test_the_cpu_variant_takes_every_gpu_away_and_has_its_own_engine_configuration(services: dict[str, Any]) -> None:
+def test_the_cpu_variant_takes_every_gpu_away(services: dict[str, Any]) -> None:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """Reads `!reset`, which only Docker Compose knows."""
 
     Loader.add_constructor("!reset", lambda loader, node: "reset")
     override = yaml.load((DEPLOY / "compose.cpu.yaml").read_text(), Loader)["services"]
-    assert set(override) == set(GROUP)
-    for name, service in override.items():
-        assert service["volumes"] == ["./engine.cpu.json:/etc/echelon/engine.json:ro"]
-        assert ("deploy" in services[name]) == (service.get("deploy") == "reset")
+    assert override.pop("prepare") == {"environment": {"ECHELON_DEVICE": "cpu"}}
+    assert override == {name: {"deploy": "reset"} for name, service in services.items() if "deploy" in service}
 
 
 @pytest.mark.parametrize("files", [("compose.yaml",), ("compose.yaml", "compose.cpu.yaml")], ids="+".join)
@@ -145,7 +154,7 @@ def served_metrics() -> set[str]:
     figures = EngineFigures()
     for number in range(2):
         timings = StageTimings(frames=number, forward_ns=number)
-        status = Status(number, INFO, 0, 0, SpeculationCounts(), number, number, 0, 0, False, [timings] * INFO.stages)
+        status = Status(number, INFO, 0, 0, EngineStats(full_cycles=number), False, [timings] * INFO.stages)
         figures.update(status)
     families = [*metrics.registry.collect(), *engine_metrics(figures, status)]
     always = {"echelon:engine_up", "echelon:open_sequences"}  # of the collector, which needs a connection

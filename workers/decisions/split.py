@@ -55,14 +55,10 @@ def _smallest_maximum(before: Sequence[int], head_bytes: int, stages: int) -> in
     return min(max(so_far, before[layers] - before[start] + head_bytes) for start, so_far in largest.items())
 
 
-def parse_split(text: str, layers: int) -> tuple[int, ...]:
-    """The layers a stage in `text`, such as "10,10,8,2"; raises `ConfigError` where they do not make up the model."""
-    try:
-        split = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"--split {text!r}: give the layers of each stage as numbers, such as 10,10,8,2") from None
+def check_split(split: Sequence[int], layers: int) -> None:
+    """Raises `ConfigError` where `split` does not make up a model of so many layers."""
+    given = ",".join(map(str, split))
     if any(count < 1 for count in split[:-1]) or split[-1] < 0:
-        raise ConfigError(f"--split {text!r}: every stage needs at least 1 layer; only the last may have 0")
+        raise ConfigError(f"--split {given}: every stage needs at least 1 layer; only the last may have 0")
     if sum(split) != layers:
-        raise ConfigError(f"--split {text!r}: adds up to {sum(split)} layers, but the model has {layers}")
-    return split
+        raise ConfigError(f"--split {given}: adds up to {sum(split)} layers, but the model has {layers}")

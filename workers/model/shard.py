@@ -10,9 +10,9 @@ from workers.model.attention import FrameContext
 from workers.model.decoder_layer import DecoderLayer
 from workers.model.kv_cache import KVSlice
 from workers.model.loader import Progress, Target, load_config
-from workers.model.memory import StageMemory, available_host_bytes, check_fits, kv_bytes_per_position
 from workers.model.rotary import RotaryTables
 from workers.shared.errors import ConfigError, OutOfStep
+from workers.shared.memory import Need, available_host_bytes, check_fits, kv_bytes_per_position
 from workers.shared.model_files.facts import head_dim
 
 
@@ -76,11 +76,13 @@ class Shard:
         if not 1 <= max_len <= longest:
             raise ConfigError(f"--max-model-len {max_len}: this model has from 1 to {longest} positions")
         target = Target(path, config, layers, first=first, last=last)
-        need = StageMemory(
-            weight_bytes=target.weight_bytes(dtype, device),
-            kv_bytes_per_position=kv_bytes_per_position(config.to_dict(), len(layers), sequences, dtype.itemsize),
+        need = Need(
+            f"stage with {len(layers)} layers",
+            str(device),
+            target.weight_bytes(dtype, device),
+            kv_bytes_per_position(config.to_dict(), len(layers), sequences, dtype.itemsize),
         )
-        check_fits(need, max_len, _available_bytes(device), f"stage with {len(layers)} layers on {device}")
+        check_fits([need], max_len, _available_bytes(device))
         target.load(dtype, device, progress)
         kinds: Sequence[str] = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
         kv = KVSlice(

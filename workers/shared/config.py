@@ -1,17 +1,23 @@
-"""The one configuration every process of an engine reads: written by the launcher, or by hand for containers."""
+"""The one configuration every process of an engine reads: written by the launcher, or by `echelon plan`."""
 
 from pathlib import Path
-from typing import Any, Literal
 
 import msgspec
 
-from workers.shared.emulation import Emulation
+from workers.shared.drafters import DrafterName
 from workers.shared.errors import ConfigError
+from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, TransportName
+from workers.shared.options.sources import decode
 
-DTYPES = ("float32", "bfloat16", "float16")
-Dtype = Literal["float32", "bfloat16", "float16"]
-TransportName = Literal["zmq", "gloo", "nccl", "inprocess"]
-DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "scripted"]
+__all__ = [
+    "DrafterConfig",
+    "Dtype",
+    "Endpoints",
+    "EngineConfig",
+    "TransportName",
+    "load_config",
+    "save_config",
+]
 
 
 class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,7 +31,7 @@ class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: str | None = None  # host that replaces the one of tcp endpoints when binding
 
 
-class DrafterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DrafterConfig(DrafterFields, frozen=True, forbid_unknown_fields=True):
     """Which drafter runs, and its settings."""
 
     name: DrafterName = "ngram"
@@ -33,33 +39,19 @@ class DrafterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     module_target: str = ""  # the name under which the module knows its target
     draft_model: str | None = None  # a prepared model folder with the target's vocabulary, for `model`
     device: str = "cpu"  # of the draft module or model
-    threads: int = 1  # of the draft module or model on a CPU
-    ngram_max: int = 6  # longest suffix looked up
-    ngram_min: int = 1
-    script: str | None = None  # JSON file of recorded runs, for `scripted`
-    num_speculative_tokens: int = 0  # drafts a frame: draft-then-verify; 0: one token a frame, frames in every stage
-    always: bool = False  # draft even while it loses against plain decoding
-    scripted_acceptance: float | None = None  # rehearsal: the sampler takes the draft with this probability
 
 
-class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
     """Everything the speculation rank and the stage workers need to know."""
 
     model: str  # a prepared model folder: config.json, *.safetensors, tokenizer.json
     split: tuple[int, ...]  # decoder layers a stage; the last may be 0 (head only)
     endpoints: Endpoints
+    max_model_len: int  # positions a KV slot
     dtype: Dtype = "float32"
     devices: tuple[str, ...] = ("cpu",)  # one a stage, or one for all
-    max_model_len: int = 2048
-    sequences: int = 2  # KV slots: prompts whose beginnings are kept for the next request
     transport: TransportName = "zmq"
-    threads: int = 1  # a CPU stage
-    prefill_chunk: int = 128  # tokens
-    delta: int = 0  # credits beyond one a stage
     drafter: DrafterConfig = DrafterConfig()
-    hollow_stages: bool = False  # stages take their emulated time and compute nothing: the text means nothing
-    emulate: Emulation = Emulation()
-    stall_timeout: float = 20.0  # seconds without an answer after which a stage is taken for hung
 
     @property
     def rehearsal(self) -> bool:
@@ -83,12 +75,10 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_config(path: Path) -> EngineConfig:
     """Reads a `.json` or `.toml` engine configuration; raises `ConfigError` with the path of the offending field."""
-    decoder: Any = msgspec.toml if path.suffix == ".toml" else msgspec.json
     try:
-        config: EngineConfig = decoder.decode(path.read_bytes(), type=EngineConfig)
-    except (OSError, msgspec.MsgspecError) as error:
+        return msgspec.convert(decode(path), type=EngineConfig)
+    except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}") from error
-    return config
 
 
 def save_config(config: EngineConfig, path: Path) -> None:

@@ -1,17 +1,26 @@
 """Times that are made up, to rehearse devices and links that are not at hand."""
 
+from typing import Annotated
+
 import msgspec
 
-from workers.shared.errors import ConfigError
+from workers.shared.options.declared import Milliseconds, about
+
+REHEARSAL = "Rehearsing and measuring"
 
 
 class Emulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Milliseconds, passed asleep; 0 takes as long as it takes."""
 
-    stage_ms: float = 0.0  # least time of a stage for a frame
-    head_ms: float = 0.0  # what the last stage takes beyond that
-    draft_ms: float = 0.0  # least time of a draft
-    link_ms: float = 0.0  # way of a hidden state from stage to stage; several may be on their way at once
+    stage_ms: Annotated[Milliseconds, about(REHEARSAL, "Make every stage take at least this long a frame, asleep")] = (
+        0.0
+    )
+    head_ms: Annotated[Milliseconds, about(REHEARSAL, "Make the last stage take this much longer")] = 0.0
+    draft_ms: Annotated[Milliseconds, about(REHEARSAL, "Make a draft take at least this long")] = 0.0
+    # Several hidden states may be on their way at once.
+    link_ms: Annotated[Milliseconds, about(REHEARSAL, "Let hidden states arrive this much later at the next stage")] = (
+        0.0
+    )
 
     def __bool__(self) -> bool:
         """Whether anything is emulated."""
@@ -25,9 +34,3 @@ class Emulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of_stage(self, *, last: bool) -> float:
         """Least time of a stage for a frame, milliseconds."""
         return self.stage_ms + (self.head_ms if last else 0.0)
-
-    def check(self) -> None:
-        """Raises `ConfigError` naming the flag whose time is negative."""
-        for name in self.__struct_fields__:
-            if getattr(self, name) < 0:
-                raise ConfigError(f"--emulate-{name.replace('_', '-')} must be 0 or more milliseconds")

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import asdict
 
 from speculation.bench.analysis.counters import Counters
 from speculation.bench.configuration import Contender, Settings
@@ -90,7 +89,7 @@ class Folder:
             kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
         except msgspec.MsgspecError as error:
             raise ConfigError(f"{file}: {error}; choose another folder with --out") from error
-        for was, now in ((asdict(kept.settings), asdict(settings)), (kept.data, data)):
+        for was, now in ((kept.settings.described(), settings.described()), (kept.data, data)):
             for name in sorted({*was, *now}):
                 if was.get(name) != now.get(name):
                     raise ConfigError(

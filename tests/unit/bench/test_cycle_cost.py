@@ -18,8 +18,8 @@ def test_every_stage_time_has_its_baseline_and_every_combination() -> None:
 
 def test_settings_fit_their_method() -> None:
     plain, scripted = Point(8, 5.0, None, 0), Point(8, 5.0, 0.8, 1)
-    assert (plain.contender.method, plain.settings(9).scripted_acceptance) == ("none", None)
-    assert (scripted.contender.method, scripted.settings(9).scripted_acceptance) == ("scripted", 0.8)
+    assert (plain.contender.method, plain.settings(9).engine.drafter.scripted_acceptance) == ("none", None)
+    assert (scripted.contender.method, scripted.settings(9).engine.drafter.scripted_acceptance) == ("scripted", 0.8)
     assert scripted.settings(9).ignore_eos
     hollow = Point(8, 5.0, 1.0, 0, hollow=True)
     for point, found in ((scripted, False), (hollow, True)):

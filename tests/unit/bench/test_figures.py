@@ -13,6 +13,7 @@ from speculation.bench.configuration import Contender, Settings
 from speculation.bench.near_ties import Branch, bias, proven
 from tests.unit.bench.bench_cells import MS, answer, cell, counters
 from workers.shared.messages import StageTimings
+from workers.shared.options.engine import EngineOptions
 
 PROVENANCE = Provenance("echelon bench tiny", "f" * 40, "2026-01-01", "3.11", {}, "A CPU", 2, 8.0, [], 0.0)
 
@@ -189,7 +190,8 @@ def test_the_contender_is_asked_at_the_first_token_that_differs() -> None:
 
 def test_how_near_a_tie_has_to_be_depends_on_the_numbers() -> None:
     assert bias(Settings("tiny", 8)) == 1e-3
-    assert bias(Settings("tiny", 8, dtype="bfloat16")) == bias(Settings("tiny", 8, device="cuda")) == 0.25
+    assert bias(Settings("tiny", 8, engine=EngineOptions(dtype="bfloat16"))) == 0.25
+    assert bias(Settings("tiny", 8, engine=EngineOptions(device=("cuda",)))) == 0.25
 
 
 def test_prompts_that_differ_are_told_from_tokens_that_do() -> None:

@@ -19,7 +19,8 @@ from speculation.bench.prompts import load_data_sets
 from speculation.bench.streaming import Collected
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
-from workers.shared.messages import EngineInfo, RankTimings, SpeculationCounts, StageTimings, Status
+from workers.shared.messages import EngineInfo, EngineStats, RankTimings, SpeculationCounts, StageTimings, Status
+from workers.shared.options.engine import DrafterOptions, EngineOptions
 
 # --- options ---
 
@@ -33,7 +34,10 @@ def test_methods_of_one_device_run_once_beside_the_first_stages() -> None:
 
 
 def test_each_contender_becomes_a_serve_command() -> None:
-    settings = Settings("tiny", 64, scripted_acceptance=0.8, delta=1, emulate=Emulation(stage_ms=5.0, link_ms=0.5))
+    engine = EngineOptions(
+        delta=1, emulate=Emulation(stage_ms=5.0, link_ms=0.5), drafter=DrafterOptions(scripted_acceptance=0.8)
+    )
+    settings = Settings("tiny", 64, engine=engine)
     single = serve_arguments(Contender("single", 1), settings, "/module")
     assert single[single.index("--drafter") + 1] == "none"
     assert "--draft-module" not in single
@@ -42,25 +46,27 @@ def test_each_contender_becomes_a_serve_command() -> None:
     for option, value in (
         ("--scripted-acceptance", "0.8"),
         ("--delta", "1"),
-        ("--emulate-stage-ms", "5.0"),
+        ("--emulate-stage-ms", "5"),
         ("--emulate-link-ms", "0.5"),
     ):
         assert scripted[scripted.index(option) + 1] == value
 
 
-def arguments_of(method: str, **fields: Any) -> str:
-    return " ".join(serve_arguments(Contender(method, 3), Settings("tiny", 64, **fields), None))
+def arguments_of(method: str, drafts: int = 4, **drafter: Any) -> str:
+    engine = EngineOptions(delta=1, drafter=DrafterOptions(**drafter))
+    settings = Settings("tiny", 64, num_speculative_tokens=drafts, engine=engine)
+    return " ".join(serve_arguments(Contender(method, 3), settings, None))
 
 
 def test_methods_in_rounds_are_drafters_with_frames_of_several_tokens() -> None:
     for drafter in ("ngram", "model"):
-        rounds = arguments_of(f"dtv-{drafter}", draft_model="small", num_speculative_tokens=5, delta=1)
+        rounds = arguments_of(f"dtv-{drafter}", 5, model="small")
         assert f"--drafter {drafter} " in rounds
         assert "--num-speculative-tokens 5" in rounds
         assert "--delta" not in rounds
         assert ("--draft-model small" in rounds) == (drafter == "model")
-    assert "--num-speculative-tokens" not in arguments_of("model", draft_model="small")
-    assert "--draft-model small" in arguments_of("model", draft_model="small")
+    assert "--num-speculative-tokens" not in arguments_of("model", model="small")
+    assert "--draft-model small" in arguments_of("model", model="small")
 
 
 @pytest.mark.parametrize(
@@ -75,14 +81,15 @@ def test_methods_in_rounds_are_drafters_with_frames_of_several_tokens() -> None:
         ("ngram", "cuda:4,cuda:2,cuda:1", "auto", (1, 2, 4), 3),
     ],
 )
-def test_devices_of_a_contender(method: str, device: str, transport: str, indices: tuple[int, ...], count: int) -> None:
-    settings = Settings("tiny", 64, device=device, transport=transport)
+def test_devices_of_a_contender(method: str, device: str, transport: Any, indices: tuple[int, ...], count: int) -> None:
+    engine = EngineOptions(device=tuple(device.split(",")), transport=transport)
+    settings = Settings("tiny", 64, engine=engine)
     assert gpus(Contender(method, 3), settings) == indices
     assert devices(Contender(method, 3), settings) == count
 
 
 def test_one_device_is_the_first_of_a_list() -> None:
-    settings = Settings("tiny", 64, device="cuda:2,cuda:1")
+    settings = Settings("tiny", 64, engine=EngineOptions(device=("cuda:2", "cuda:1")))
     assert gpus(Contender("hf", 1), settings) == gpus(Contender("single", 1), settings) == (2,)
     assert serve_arguments(Contender("single", 1), settings, None).count("cuda:2") == 1
 
@@ -206,22 +213,25 @@ def status(scale: int) -> Status:
         info=EngineInfo(2, (9, 7), "ngram", 0, 2048, 512, rehearsal=True, emulated=Emulation(2.5, 1.0, 0.5, 0.25)),
         running=1,
         waiting=2,
-        counts=SpeculationCounts(*(scale * value for value in (20, 10, 4, 6, 30, 14)), [scale * i for i in range(5)]),
-        full_cycles=scale * 9,
-        full_cycle_ns=scale * 1_234_567,
-        drafts=scale * 3,
-        draft_ns=scale * 777,
+        stats=EngineStats(
+            SpeculationCounts(*(scale * value for value in (20, 10, 4, 6, 30, 14)), [scale * i for i in range(5)]),
+            full_cycles=scale * 9,
+            full_cycle_ns=scale * 1_234_567,
+            drafts=scale * 3,
+            draft_ns=scale * 777,
+            rank=RankTimings(scale * 11, scale * 12, scale * 13),
+        ),
         quiet=False,
         stages=[StageTimings(*(scale * (10 * stage + value) for value in range(9))) for stage in (1, 2)],
-        rank=RankTimings(scale * 11, scale * 12, scale * 13),
     )
 
 
 def test_figures_survive_the_way_through_metrics() -> None:
     told = status(1)
     snapshot = parse_metrics(text_of(told))
+    stats = told.stats
     expected = Counters(
-        told.counts, told.full_cycles, told.full_cycle_ns, told.drafts, told.draft_ns, told.stages, told.rank
+        stats.counts, stats.full_cycles, stats.full_cycle_ns, stats.drafts, stats.draft_ns, told.stages, stats.rank
     )
     assert snapshot.counters == expected
     assert (snapshot.running, snapshot.waiting, snapshot.rehearsal) == (1, 2, True)

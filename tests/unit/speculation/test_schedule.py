@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speculation.decisions.policy import FramePolicy, choose_policy, draft_then_verify, pipelined
+from speculation.decisions.policy import FramePolicy, draft_then_verify, pipelined
 from speculation.decisions.schedule import Schedule
 from tests.unit.speculation.pipeline_sim import VOCABULARY, PipelineSim, Request, plain, target
-from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
-from workers.shared.errors import ConfigError, OutOfStep
+from workers.shared.errors import OutOfStep
 from workers.shared.frames import Frame
 from workers.shared.messages import Rollback, Sample, SpeculationCounts
 
@@ -186,20 +185,6 @@ def test_a_sample_longer_than_its_frame_is_fatal() -> None:
     schedule.draft(4)
     with pytest.raises(OutOfStep):
         schedule.sample(Sample(0, 0, 3, (4, 5, 6)))
-
-
-@pytest.mark.parametrize(
-    ("drafter", "delta", "message"),
-    [
-        (DrafterConfig("pdm", num_speculative_tokens=2), 0, "--drafter pdm reads hidden states"),
-        (DrafterConfig("pdm+ngram", num_speculative_tokens=2), 0, "leave --num-speculative-tokens out"),
-        (DrafterConfig("ngram", num_speculative_tokens=-1), 0, "--num-speculative-tokens must be 0"),
-        (DrafterConfig("ngram", num_speculative_tokens=2), 1, "--delta 1"),
-    ],
-)
-def test_flags_that_contradict_a_policy_are_named(drafter: DrafterConfig, delta: int, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        choose_policy(EngineConfig("m", (1, 1), Endpoints("", "", (), ()), drafter=drafter, delta=delta))
 
 
 def test_dead_frames_are_mostly_not_computed() -> None:

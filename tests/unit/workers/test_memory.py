@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.model.memory import StageMemory, available_host_bytes, check_fits, kv_bytes_per_position
 from workers.shared.errors import ConfigError
+from workers.shared.memory import Need, available_host_bytes, check_fits, kv_bytes_per_position
 
 LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
 
@@ -19,24 +19,29 @@ def test_kv_bytes_per_position() -> None:
     assert kv_bytes_per_position(LLAMA, layers=0, sequences=1, itemsize=2) == 0
 
 
-@given(st.integers(0, 10**12), st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**12))
-def test_what_is_said_to_fit_fits(weights: int, per_position: int, max_len: int, available: int) -> None:
-    need = StageMemory(weights, per_position)
+@given(
+    st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**6)), min_size=1, max_size=4),
+    st.integers(1, 10**6),
+    st.integers(0, 10**12),
+)
+def test_what_is_said_to_fit_fits(parts: list[tuple[int, int]], max_len: int, available: int) -> None:
+    needs = [Need(f"stage {number}", "cpu", *part) for number, part in enumerate(parts)]
+    total = sum(weights + per_position * max_len for weights, per_position in parts)
     try:
-        check_fits(need, max_len, available, "stage 1")
+        check_fits(needs, max_len, available)
     except ConfigError as error:
-        assert need.total(max_len) > available * 0.94
+        assert total > available * 0.94
         if match := re.search(r"use --max-model-len (\d+) or less", str(error)):
             longest = int(match[1])
             assert 1 <= longest < max_len
-            check_fits(need, longest, available, "stage 1")
+            check_fits(needs, longest, available)
             with pytest.raises(ConfigError):
-                check_fits(need, longest + 1, available, "stage 1")
+                check_fits(needs, longest + 1, available)
         else:
             with pytest.raises(ConfigError, match="weights alone do not fit"):
-                check_fits(need, 1, available, "stage 1")
+                check_fits(needs, 1, available)
     else:
-        assert need.total(max_len) <= available
+        assert total <= available
 
 
 def test_host_memory_is_plausible() -> None:

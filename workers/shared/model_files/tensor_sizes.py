@@ -1,5 +1,6 @@
 """Sizes of a model folder's tensors, from the safetensors headers alone: nothing here needs torch."""
 
+import math
 import re
 import struct
 from pathlib import Path
@@ -46,6 +47,11 @@ class TensorEntry(msgspec.Struct, frozen=True):
         """Bytes in the file."""
         return self.data_offsets[1] - self.data_offsets[0]
 
+    @property
+    def elements(self) -> int:
+        """Numbers in it, whatever their type."""
+        return math.prod(self.shape)
+
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
     """Tensors of one safetensors file, by name; raises `ConfigError` where it is not one."""
@@ -90,6 +96,12 @@ def tensor_entries(folder: Path) -> dict[str, TensorEntry]:
     return {name: headers[path][name] for name, path in files.items()}
 
 
+def layer_of(name: str) -> int | None:
+    """The decoder layer that a tensor belongs to, if it belongs to one."""
+    match = _LAYER.match(name)
+    return None if match is None else int(match[1])
+
+
 def layer_bytes(folder: Path) -> tuple[list[int], int]:
     """Bytes of each decoder layer, and of final norm and LM head together, as `balance` wants them.
 
@@ -99,8 +111,7 @@ def layer_bytes(folder: Path) -> tuple[list[int], int]:
     entries = tensor_entries(folder)
     sizes: dict[int, int] = {}
     for name, entry in entries.items():
-        if match := _LAYER.match(name):
-            layer = int(match[1])
+        if (layer := layer_of(name)) is not None:
             sizes[layer] = sizes.get(layer, 0) + entry.nbytes
     if not sizes or set(sizes) != set(range(len(sizes))):
         raise ConfigError(f"{folder}: no consecutive model.layers.N tensors; this is not a decoder-only checkpoint")

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from server.output.parts import CallPiece, Part, Reasoning, Text
-from server.protocol.response_objects import (
+from server.protocol.responses_objects import (
     CallItem,
     Event,
     MessageItem,

@@ -8,12 +8,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.answering.disconnect import ClientGone, unless_disconnected
+from server.answering.event_stream import EventStream, event
+from server.answering.generation import Generation
 from server.errors import ApiError, bad_request
 from server.formatters.base import AnyFormat, Output
-from server.formatters.event_stream import EventStream, event
-from server.middleware.disconnect import ClientGone, unless_disconnected
 from server.middleware.request_id import request_id
-from server.output.generation import Generation
 from server.preparation.sequences import PreparedRequest
 from server.service import Service, engine_errors
 

@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from server.middleware.disconnect import ClientGone, unless_disconnected
+from server.answering.disconnect import ClientGone, unless_disconnected
 
 _COMMENT = b": ping\n\n"
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second one is for nginx

@@ -1,0 +1,58 @@
+"""Model folders, prepared by a process of its own because that needs torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from server.launcher.resolve import ModelSize, local_endpoints, plan_engine
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.facts import read_facts
+from workers.shared.model_files.shipped_modules import shipped_module
+from workers.shared.model_files.tensor_sizes import layer_bytes
+from workers.shared.options.engine import DEFAULT_STAGES, EngineOptions
+
+
+def prepare_model(model: str) -> Path:
+    """The prepared folder of `model`; the download and conversion show their own progress on stderr."""
+    command = [sys.executable, "-m", "workers.prepare", model]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise ConfigError(f"model {model} could not be prepared (see above)")
+    return Path(done.stdout.splitlines()[-1])
+
+
+def with_prepared_draft_model(options: EngineOptions) -> EngineOptions:
+    """The same options with the draft model, if there is one, as a prepared folder."""
+    if options.drafter.model is None:
+        return options
+    return replace(options, drafter=replace(options.drafter, model=str(prepare_model(options.drafter.model))))
+
+
+def read_model(model: str) -> ModelSize:
+    """Prepares `model`, and reads what the launcher needs to know of it."""
+    folder = prepare_model(model)
+    layers, head = layer_bytes(folder)
+    name = display_name(model)
+    return ModelSize(name, folder, layers, head, read_facts(folder).max_position_embeddings, shipped_module(name))
+
+
+def check_flags(options: EngineOptions, model: str) -> None:
+    """Raises `ConfigError` for options that no model could mend, before anything is fetched or started.
+
+    They are resolved against a stand-in that has as many layers as they ask for.
+    """
+    layers = sum(options.split) or options.stages or DEFAULT_STAGES
+    name = display_name(model)
+    stand_in = ModelSize(name, Path(model), [1] * layers, 0, options.max_model_len or 2, shipped_module(name))
+    stages = len(options.split) or options.stages or DEFAULT_STAGES
+    plan_engine(options, stand_in, local_endpoints(Path(), stages, 1))
+
+
+def display_name(model: str) -> str:
+    """The name under which a model is served unless --served-model-name says otherwise."""
+    if model == "default":
+        return "SmolLM2-135M-Instruct"
+    path = Path(model).expanduser()
+    return path.resolve().name.removesuffix(".gguf") if path.exists() else model

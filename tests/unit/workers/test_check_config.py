@@ -1,0 +1,80 @@
+"""Configurations that cannot work are refused by the names of their flags, before anything starts."""
+
+from typing import Any
+
+import pytest
+
+from workers.decisions.check_config import check_config
+from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
+from workers.shared.errors import ConfigError
+
+GPUS = ("cuda:0", "cuda:1")
+
+
+def config(*hosts: str, **settings: Any) -> EngineConfig:
+    """Two stages on one host, or on `hosts`."""
+    data = tuple(f"tcp://{host}:1" for host in hosts) or ("ipc:///a", "ipc:///b")
+    ends = Endpoints("ipc:///bus", "ipc:///results", ("ipc:///c0", "ipc:///c1"), data, "file:///r")
+    return EngineConfig("/m", (1, 1), ends, 64, **settings)
+
+
+def drafter(name: Any, **settings: Any) -> dict[str, Any]:
+    return {"drafter": DrafterConfig(name, **settings)}
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        config(),
+        config(transport="gloo"),
+        config(devices=GPUS, transport="nccl"),
+        config("a", "b", devices=("cuda:0",), transport="nccl"),
+        config(devices=("cuda:0",), transport="inprocess"),
+        config(devices=("cuda:0", "cuda:0"), transport="zmq"),
+        config(delta=1, **drafter("pdm", module="/module")),
+        config(**drafter("ngram", num_speculative_tokens=3)),
+        config(hollow_stages=True, **drafter("scripted", scripted_acceptance=0.5)),
+    ],
+)
+def test_what_works_is_accepted(good: EngineConfig) -> None:
+    check_config(good)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"devices": ("tpu",)}, "--device 'tpu'"),
+        ({"devices": ("cpu",) * 3}, "3 devices for 2 stages"),
+        ({"devices": ("cpu", "cuda:0")}, "cannot be mixed"),
+        ({"transport": "nccl"}, "--transport nccl needs --device cuda"),
+        ({"devices": ("cuda:0",), "transport": "nccl"}, "--transport nccl needs a GPU for each stage"),
+        ({"devices": GPUS, "transport": "gloo"}, "--transport gloo is for --device cpu"),
+        ({"devices": GPUS, "transport": "inprocess"}, "--transport inprocess keeps hidden states on one device"),
+        (drafter("pdm", module="m", num_speculative_tokens=2), "--drafter pdm reads hidden states"),
+        (drafter("pdm+ngram", module="m", num_speculative_tokens=2), "leave --num-speculative-tokens out"),
+        ({"delta": 1, **drafter("ngram", num_speculative_tokens=2)}, "--delta 1"),
+        (drafter("ngram", ngram_min=7), "--ngram-min 7"),
+        (drafter("pdm"), "--drafter pdm needs --draft-module"),
+        (drafter("none", module="m"), "--draft-module is for"),
+        (drafter("model"), "--draft-model MODEL belong together"),
+        (drafter("ngram", draft_model="m"), "--draft-model MODEL belong together"),
+        (drafter("scripted"), "--script FILE or --scripted-acceptance"),
+        (drafter("scripted", script="a", scripted_acceptance=0.5), "not both"),
+        (drafter("ngram", script="a"), "--script is for"),
+        ({"hollow_stages": True}, "--hollow-stages"),
+        ({"hollow_stages": True, "devices": GPUS, **drafter("none")}, "--hollow-stages"),
+    ],
+)
+def test_what_cannot_work_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_config(config(**settings))
+
+
+def test_one_gpu_for_the_stages_of_one_host_is_not_enough_for_nccl() -> None:
+    with pytest.raises(ConfigError, match="gives cuda:0 to several"):
+        check_config(config("a", "a", devices=("cuda:0",), transport="nccl"))
+
+
+def test_as_many_addresses_as_stages() -> None:
+    with pytest.raises(ConfigError, match=r"endpoints.data: 3 addresses for 2 stages"):
+        check_config(config("a", "b", "c"))

@@ -1,0 +1,162 @@
+"""What an engine allocates, device by device, known from file headers before anything is loaded."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from workers.shared.config import EngineConfig
+from workers.shared.errors import ConfigError
+from workers.shared.model_files.facts import head_dim
+from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, layer_of, tensor_entries
+
+_RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
+_GIB = 1 << 30
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What one part of an engine allocates on one device of one host."""
+
+    who: str
+    device: str
+    weight_bytes: int
+    kv_bytes_per_position: int  # keys and values of all its layers, all slots
+    host: str = ""  # where parts run on several
+
+    def total(self, max_len: int) -> int:
+        """Bytes with room for `max_len` positions a slot."""
+        return self.weight_bytes + self.kv_bytes_per_position * max_len
+
+
+def needs_of(config: EngineConfig) -> list[Need]:
+    """What each stage needs, and the drafter; raises `ConfigError` for a model folder that cannot be read."""
+    endpoints = config.endpoints
+    needs = [] if config.hollow_stages else [stage_need(config, stage) for stage in range(config.stages)]
+    drafter = config.drafter
+    if drafter.draft_model is not None:
+        folder = Path(drafter.draft_model)
+        layers = int(read_json(folder / "config.json")["num_hidden_layers"])
+        weights, kv = model_bytes(folder, range(layers), config, first=True, last=True)
+        needs.append(Need("draft model", drafter.device, weights, kv, host_of(endpoints.bus)))
+    if drafter.module is not None:
+        weights, kv = module_bytes(Path(drafter.module), config)
+        needs.append(Need("draft module", drafter.device, weights, kv, host_of(endpoints.bus)))
+    return needs
+
+
+class _Module(msgspec.Struct):
+    """The part of a draft module's config.json that sizes depend on."""
+
+    anchors: list[int]
+    layers: int
+    head: str = "own"
+    frozen_layers: list[int] = []
+    draft_token_ids: list[int] | None = None
+
+
+def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
+    """Bytes of a draft module's weights, what it borrows from the target included, and of all slots a position.
+
+    A slot keeps the module's keys and values and the hidden states that were tapped. Of the authors' files, which say
+    what they hold only when they are read, the weights alone count. Raises `ConfigError` where there is no module.
+    """
+    target, drafter = tensor_entries(Path(config.model)), config.drafter
+    item = 4 if drafter.device == "cpu" else _ITEM_BYTES[config.dtype]  # float32, or bfloat16 and eight-bit copies
+    embedding = target[EMBEDDING]
+    if not path.exists():
+        raise ConfigError(f"--draft-module {path}: no such folder or .pt file")
+    if not path.is_dir():
+        return path.stat().st_size // 2 * item + embedding.elements * item, 0
+    try:
+        module = msgspec.convert(read_json(path / "config.json"), _Module)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path / 'config.json'}: {error}; --draft-module takes a draft module folder") from error
+    elements = embedding.elements + sum(entry.elements for entry in tensor_entries(path).values())
+    elements += sum(entry.elements for name, entry in target.items() if layer_of(name) in module.frozen_layers)
+    vocabulary, hidden = embedding.shape
+    if module.head == "target":
+        elements += hidden * (vocabulary if module.draft_token_ids is None else len(module.draft_token_ids))
+    kv = kv_bytes_per_position(read_json(Path(config.model) / "config.json"), module.layers, config.sequences, item)
+    return elements * item, kv + config.sequences * len(module.anchors) * hidden * item
+
+
+def stage_need(config: EngineConfig, stage: int) -> Need:
+    """What one stage needs."""
+    last = stage == config.stages - 1
+    weights, kv = model_bytes(Path(config.model), config.layers(stage), config, first=stage == 0, last=last)
+    return Need(f"stage {stage}", config.device(stage), weights, kv, host_of(config.endpoints.data[stage]))
+
+
+def model_bytes(folder: Path, layers: range, config: EngineConfig, *, first: bool, last: bool) -> tuple[int, int]:
+    """Bytes of some layers' weights, with the embedding or norm and head, and of all slots' KV a position."""
+    entries = tensor_entries(folder)
+    ends = {EMBEDDING} if first else set()
+    if last:
+        ends |= {FINAL_NORM, HEAD if HEAD in entries else EMBEDDING}
+    elements = sum(entry.elements for name, entry in entries.items() if name in ends or layer_of(name) in layers)
+    item = _ITEM_BYTES[config.dtype]
+    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), config.sequences, item)
+    return elements * item, kv
+
+
+def kv_bytes_per_position(config: Mapping[str, Any], layers: int, sequences: int, itemsize: int) -> int:
+    """Bytes of keys and values a position, for `layers` layers and `sequences` slots, from a config.json."""
+    kv_heads: int = config.get("num_key_value_heads") or config["num_attention_heads"]
+    return 2 * layers * sequences * kv_heads * head_dim(config) * itemsize
+
+
+def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
+    """Raises `ConfigError` where `needs`, all on one device, exceed its `available` bytes, and says what would fit."""
+    usable = int(available * (1 - _RESERVE))
+    total = sum(need.total(max_len) for need in needs)
+    if total <= usable:
+        return
+    weights = sum(need.weight_bytes for need in needs)
+    per_position = sum(need.kv_bytes_per_position for need in needs)
+    longest = (usable - weights) // per_position if per_position else 0
+    if longest >= 1:
+        mend = f"use --max-model-len {longest} or less, or fewer --sequences"
+    else:
+        mend = "the weights alone do not fit: use more devices or hosts, --dtype bfloat16 or another model"
+    raise ConfigError(
+        f"--max-model-len {max_len}: {' and '.join(need.who for need in needs)} on {needs[0].device} "
+        f"need{'s' if len(needs) == 1 else ''} {total / _GIB:.2f} GiB ({weights / _GIB:.2f} GiB of weights) and "
+        f"{usable / _GIB:.2f} GiB are free; {mend}"
+    )
+
+
+def report(needs: Iterable[Need], config: EngineConfig) -> list[str]:
+    """A line for each part of an engine and device."""
+    lines = []
+    for need in needs:
+        kv = need.kv_bytes_per_position * config.max_model_len
+        slots = f" ({config.sequences} x {config.max_model_len} positions)" if kv else ""
+        where = f"{need.host} {need.device}".strip()
+        lines.append(f"{need.who} on {where}: {_shown(need.weight_bytes)} weights, {_shown(kv)} KV{slots}")
+    return lines
+
+
+def by_device(needs: Iterable[Need]) -> dict[tuple[str, str], list[Need]]:
+    """The same by (host, device)."""
+    found: dict[tuple[str, str], list[Need]] = {}
+    for need in needs:
+        found.setdefault((need.host, need.device), []).append(need)
+    return found
+
+
+def host_of(address: str) -> str:
+    """The host of a tcp address; other kinds of address are all on one host, ""."""
+    return address.removeprefix("tcp://").rpartition(":")[0] if address.startswith("tcp://") else ""
+
+
+def available_host_bytes() -> int:
+    """Memory this host can still hand out, page cache included."""
+    return int(psutil.virtual_memory().available)
+
+
+def _shown(count: int) -> str:
+    return f"{count / _GIB:.2f} GiB" if count >= _GIB else f"{count >> 20} MiB"

@@ -1,0 +1,170 @@
+"""The options of an engine: what reaches its processes as it was given, and what is settled first.
+
+A new option that every process may read as it is takes one field of `EngineFields`, or of `DrafterFields`.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Struct
+
+from workers.shared.drafters import DrafterName
+from workers.shared.emulation import REHEARSAL, Emulation
+from workers.shared.options.declared import AtLeastOne, NotNegative, Seconds, Share, about, within
+
+PIPELINE, SPECULATION = "Pipeline", "Speculation"
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+TransportName = Literal["zmq", "gloo", "nccl", "inprocess"]
+
+DEFAULT_STAGES = 2
+DEFAULT_MAX_MODEL_LEN = 8192  # a KV cache for more is only reserved when asked for
+
+
+class DrafterFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of the drafter, as given."""
+
+    num_speculative_tokens: Annotated[
+        NotNegative,
+        about(
+            SPECULATION,
+            "Draft-then-verify, the classic way: make so many drafts, then send them through the pipeline in one "
+            "frame. 0: each draft is a frame, and frames fill all stages at once. Of use with one stage; with "
+            "several, all but one of them idle",
+        ),
+    ] = 0
+    threads: Annotated[
+        AtLeastOne, about(SPECULATION, "CPU threads of the draft module or model", name="draft_threads")
+    ] = 1
+    ngram_max: Annotated[AtLeastOne, about(SPECULATION, "Longest n-gram looked up")] = 6
+    ngram_min: Annotated[AtLeastOne, about(SPECULATION, "Shortest n-gram looked up")] = 1
+    script: Annotated[str | None, about(REHEARSAL, "Recorded runs for --drafter scripted (JSON)", metavar="FILE")] = (
+        None
+    )
+    scripted_acceptance: Annotated[
+        Share | None, about(REHEARSAL, "Accept drafts with this probability; the text then means nothing")
+    ] = None
+    always: Annotated[
+        bool, about(REHEARSAL, "Draft even while it loses against plain decoding", name="always_draft")
+    ] = False
+
+
+class DrafterOptions(DrafterFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of the drafter, to be settled."""
+
+    name: Annotated[
+        Literal["auto"] | DrafterName,
+        about(
+            SPECULATION,
+            "pdm: a draft module reads the stages' hidden states; ngram: look the last tokens up in prompt and answer; "
+            "pdm+ngram: whichever has lately been better; model: a small model of the same family guesses, no training "
+            "needed; none: plain pipeline; scripted: replay; auto: model where --draft-model is given, pdm+ngram where "
+            "a module is given or comes with Echelon, else ngram",
+            name="drafter",
+        ),
+    ] = "auto"
+    module: Annotated[
+        str | None,
+        about(
+            SPECULATION,
+            "Draft module for this model: a folder, or a .pt file of format v11",
+            name="draft_module",
+            default="the one that comes with Echelon, if any",
+            metavar="PATH",
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        about(
+            SPECULATION,
+            "Small model with the vocabulary of MODEL, given as MODEL is, for --drafter model; it runs whole on "
+            "--draft-device, and pays where it is faster than one stage",
+            name="draft_model",
+            metavar="MODEL",
+        ),
+    ] = None
+    device: Annotated[
+        str,
+        about(
+            SPECULATION,
+            "Device of the draft module or model; auto is the first stage's, where that runs on the same host",
+            name="draft_device",
+        ),
+    ] = "auto"
+
+
+class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of the engine, as given."""
+
+    threads: Annotated[AtLeastOne, about(PIPELINE, "CPU threads a stage")] = 1
+    prefill_chunk: Annotated[
+        AtLeastOne,
+        about(
+            PIPELINE, "Prompt tokens that move through the pipeline together; whole chunks are reused by later prompts"
+        ),
+    ] = 128
+    sequences: Annotated[
+        AtLeastOne, about(PIPELINE, "KV slots: conversations whose beginnings are kept in the cache")
+    ] = 2
+    delta: Annotated[NotNegative, about(SPECULATION, "Frames in flight beyond one a stage")] = 0
+    stall_timeout: Annotated[
+        Seconds, about(PIPELINE, "Seconds without an answer after which a stage that serves is taken for hung")
+    ] = 20.0
+    hollow_stages: Annotated[
+        bool,
+        about(REHEARSAL, "Stages compute nothing, to measure the rest of a cycle; the text then means nothing"),
+    ] = False
+    emulate: Annotated[Emulation, within("emulate_")] = Emulation()
+
+
+class EngineOptions(EngineFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of the engine, to be settled: by the model, the machine and each other."""
+
+    stages: Annotated[
+        AtLeastOne | None, about(PIPELINE, "Pipeline stages, one process each", default=str(DEFAULT_STAGES))
+    ] = None
+    split: Annotated[
+        tuple[NotNegative, ...],
+        about(
+            PIPELINE,
+            "Decoder layers a stage, such as 10,10,8,2; the last may have 0",
+            default="equal bytes a token, LM head included",
+        ),
+    ] = ()
+    device: Annotated[
+        tuple[str, ...],
+        about(PIPELINE, "cpu; cuda (one GPU a stage); or a list, such as cuda:1,cuda:0"),
+    ] = ("cpu",)
+    dtype: Annotated[
+        Literal["auto"] | Dtype, about(PIPELINE, "Weights and KV cache; auto is float32 on CPUs, bfloat16 on GPUs")
+    ] = "auto"
+    transport: Annotated[
+        Literal["auto"] | TransportName,
+        about(
+            PIPELINE,
+            "Hidden states between stages; auto is zmq on CPUs, nccl on GPUs with one stage each, inprocess on a "
+            "single GPU, else zmq",
+        ),
+    ] = "auto"
+    max_model_len: Annotated[
+        AtLeastOne | None,
+        about(
+            PIPELINE,
+            "Longest prompt plus answer, in tokens; the KV cache is reserved for it",
+            default=f"what the model was made for, at most {DEFAULT_MAX_MODEL_LEN}",
+        ),
+    ] = None
+    drafter: Annotated[DrafterOptions, within()] = DrafterOptions()
+
+
+class ModelArgument(Struct, frozen=True, kw_only=True):
+    """Which model."""
+
+    model: Annotated[
+        str,
+        about(
+            "Model",
+            "ORG/NAME on the Hugging Face hub, a folder with safetensors, a .gguf file, 'default' "
+            "(SmolLM2-135M-Instruct, fetched once) or 'tiny' (a built-in random model)",
+            place=True,
+        ),
+    ] = "default"
