@@ -7,9 +7,9 @@ from gguf import GGMLQuantizationType, dequantize
 
 from workers.model.linear.choose import packed_linear, packed_linear_bytes
 from workers.model.linear.four_bit import FourBitLinear
-from workers.model.linear.groups import BITS, decode
+from workers.model.linear.groups import decode
 from workers.model.linear.whole import PackedEmbedding, UnpackingLinear
-from workers.shared.model_files.blocks import BLOCKS, packed_shape
+from workers.shared.model_files.blocks import BITS, BLOCKS, packed_shape
 
 ROWS, COLUMNS = 77, 512
 

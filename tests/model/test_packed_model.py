@@ -7,6 +7,7 @@ import torch
 
 from speculation.bench.pruned_model import write_pruned_model
 from speculation.pdm.target import read_head, read_tensor
+from tests.harness import inproc_endpoints
 from tests.model.gguf_file import write_gguf
 from tests.model.pipeline import CPU, Pipeline
 from workers.model.loader import Target, load_config
@@ -14,7 +15,9 @@ from workers.model.reference import load_reference
 from workers.prepare.gguf.convert import write_converted
 from workers.prepare.prepare import check_folder
 from workers.prepare.tiny_model import write_tiny_model
+from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
+from workers.shared.memory import model_bytes
 from workers.shared.model_files.tensor_sizes import EMBEDDING, layer_bytes
 
 PROMPT = [(37 * i + 11) % 512 for i in range(30)]
@@ -57,6 +60,8 @@ def test_nothing_is_held_unpacked(folder: Path) -> None:
     whole = 4 * (2 * 512 * 64 + 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 128) + 5 * 64)
     assert said < whole / 2
     assert sum(layer_bytes(folder)[0]) < said
+    config = EngineConfig(str(folder), (2,), inproc_endpoints(1), max_model_len=64)
+    assert model_bytes(folder, range(2), config, "cpu", first=True, last=True)[0] == said, "what the launcher reports"
 
 
 def test_others_read_the_targets_tensors_unpacked(folder: Path) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from workers.model.linear.four_bit import ROWS_TOGETHER, FourBitLinear, held_bytes
-from workers.model.linear.groups import BITS, Groups, decode
+from workers.model.linear.four_bit import ROWS_TOGETHER, FourBitLinear
+from workers.model.linear.groups import Groups, decode
 from workers.model.linear.whole import HalfLinear, UnpackingLinear, unpack
-from workers.shared.model_files.blocks import packed_shape
+from workers.shared.model_files.blocks import BITS, held_bytes
 
 _CHUNK = 1 << 21  # weights unpacked at once
 
@@ -29,12 +29,7 @@ def packed_linear(kind: str, packed: Tensor, columns: int, bias: Tensor | None) 
 
 def packed_linear_bytes(kind: str, rows: int, columns: int) -> int:
     """What `packed_linear` holds in memory."""
-    if _has_products() and kind in BITS:
-        return held_bytes(rows, columns, BITS[kind])
-    if _has_products():
-        return rows * columns * 2
-    _, row_bytes = packed_shape(kind, (rows, columns))
-    return rows * row_bytes
+    return held_bytes(kind, rows, columns, products=_has_products())
 
 
 def _has_products() -> bool:

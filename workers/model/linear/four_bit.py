@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from workers.model.linear.groups import GROUP, Groups
+from workers.model.linear.groups import Groups
+from workers.shared.model_files.blocks import GROUP, ROW_MULTIPLE, planes_of
 
 ROWS_TOGETHER = 64  # the product's weights are laid out in units of so many rows, or of a divisor of it
-_ROW_MULTIPLE = 16  # what it wants the number of rows to be a multiple of
 
 
 class FourBitLinear(nn.Module):
@@ -23,7 +23,7 @@ class FourBitLinear(nn.Module):
         super().__init__()
         self._rows = rows
         self._bits = bits
-        padded = rows + -rows % _ROW_MULTIPLE
+        padded = rows + -rows % ROW_MULTIPLE
         planes = planes_of(bits)
         self._packed = [torch.zeros(padded, columns // 2, dtype=torch.uint8) for _ in range(planes)]
         # Of the padding rows the scale is 0, so what their weights are does not matter.
@@ -46,7 +46,7 @@ class FourBitLinear(nn.Module):
 
     def _put(self, plane: int, start: int, groups: Groups) -> None:
         count = len(groups.values)
-        padding = -count % _ROW_MULTIPLE
+        padding = -count % ROW_MULTIPLE
         values = nn.functional.pad(groups.values, (0, 0, 0, padding)).int()
         packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values, 1)
         self._packed[plane][start : start + count + padding] = packed
@@ -66,17 +66,6 @@ class FourBitLinear(nn.Module):
         if self._bias is not None:
             output = output + self._bias
         return output.to(rows.dtype).view(*rows.shape[:-1], self._rows)
-
-
-def planes_of(bits: int) -> int:
-    """How many four-bit layers make up weights of `bits` bits."""
-    return 1 if bits <= 4 else 2
-
-
-def held_bytes(rows: int, columns: int, bits: int) -> int:
-    """What such a layer holds, in bytes."""
-    padded = rows + -rows % _ROW_MULTIPLE
-    return planes_of(bits) * padded * (columns // 2 + columns // GROUP * 4)
 
 
 def _planes(groups: Groups, bits: int) -> list[Groups]:

@@ -5,12 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from workers.shared.model_files.blocks import BLOCKS
-
-GROUP = 32  # weights of a row that share scale and offset
-
-# Kinds of GGUF block that are such groups, and their bits a weight. (Q6_K is not: its groups are of 16.)
-BITS = {"Q4_0": 4, "Q4_1": 4, "Q4_K": 4, "Q5_0": 5, "Q5_1": 5, "Q5_K": 5, "Q8_0": 8}
+from workers.shared.model_files.blocks import BLOCKS, GROUP
 
 
 class Groups(NamedTuple):
@@ -28,7 +23,7 @@ class Groups(NamedTuple):
 
 
 def decode(kind: str, packed: Tensor) -> Groups:
-    """The groups in GGUF blocks of `kind`, which must be in `BITS`: bytes [rows, bytes a row]."""
+    """The groups in GGUF blocks of `kind`, one of `BITS`: bytes [rows, bytes a row]."""
     rows = len(packed)
     parts = packed.view(rows, -1, BLOCKS[kind].nbytes)
     values, scales, offsets = _DECODERS[kind](parts)
