@@ -50,7 +50,8 @@ Blocks of other kinds are unpacked to float32 when the file is converted.
 
 SmolLM2-135M-Instruct (Q4_1, head in Q8_0), all layers on one thread of a Sapphire Rapids core that others used, too,
 in processor time a token (least of 30 after a prompt of 12 and 48 more): 31.6 ms packed, 64.9 ms in float32; weights
-125 MiB against 620. A prompt chunk of 128 tokens takes longer packed, .61 s against .34: the product is made for few rows.
+125 MiB against 620. A prompt chunk of 128 tokens takes longer packed, .61 s against .34: the product is made for few
+rows (unpacking a matrix first takes longer still).
 Gemma 3 270M (Q4_K_M; Q5_0, Q8_0, Q4_K and Q6_K blocks): 64.2 ms a token.
 
 Not served: compressed-tensors, AWQ, GPTQ and FP8 checkpoints (`quantization_config` is refused), and quantisation of
