@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from speculation.bench.pruned_model import write_pruned_model
 from speculation.pdm.target import read_head, read_tensor
 from tests.harness import inproc_endpoints
+from tests.measure.pruned_model import write_pruned_model
 from tests.model.gguf_file import write_gguf
 from tests.model.pipeline import CPU, Pipeline
 from workers.model.loader import Target, load_config
