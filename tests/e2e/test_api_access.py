@@ -13,6 +13,7 @@ import pytest
 
 from server.settings import ServerOptions, check_server
 from tests.e2e.stub_api import MODEL, REPLY, Api, ask, events, launch
+from tests.small_model import CHATML
 from tests.stub_engine import INFO
 from workers.shared.errors import ConfigError
 
@@ -128,6 +129,8 @@ def test_tokenize_and_detokenize(api: Api) -> None:
     answer = api.post({"prompt": "the 🙂", "return_token_strs": True}, "/tokenize").json()
     assert (answer["tokens"], answer["count"], answer["max_model_len"]) == (tokens, len(tokens), INFO.max_model_len)
     assert len(answer["token_strs"]) == len(tokens)
+    info = httpx.get(f"{api.url}/tokenizer_info").json()
+    assert (info["eos_token"], info["bos_token"], info["chat_template"]) == ("<|im_end|>", "<|endoftext|>", CHATML)
     assert api.post({"model": MODEL, "tokens": tokens}, "/detokenize").json() == {"prompt": "the 🙂"}
     chat = api.post({"messages": ask()["messages"]}, "/tokenize").json()
     api.client().chat.completions.create(**ask())
