@@ -10,7 +10,8 @@ import msgspec
 
 from workers.decisions.check_config import check_config
 from workers.decisions.split import balance, check_split
-from workers.shared.config import DrafterConfig, DrafterName, Endpoints, EngineConfig, TransportName
+from workers.shared.config import DrafterConfig, Endpoints, EngineConfig, TransportName
+from workers.shared.drafters import DRAFTERS, DrafterName
 from workers.shared.errors import ConfigError
 from workers.shared.options.engine import (
     DEFAULT_MAX_MODEL_LEN,
@@ -118,7 +119,7 @@ def choose_drafter(options: DrafterOptions, model: ModelSize, device: str) -> Dr
         name = "model"
     else:  # a module cannot fill frames of several tokens
         name = "ngram" if module is None or options.num_speculative_tokens else "pdm+ngram"
-    if options.module is None and name not in ("pdm", "pdm+ngram"):
+    if options.module is None and not DRAFTERS[name].needs_module:
         module = None
     given = _same(options, DrafterFields)
     return DrafterConfig(
@@ -130,7 +131,7 @@ def choose_drafter(options: DrafterOptions, model: ModelSize, device: str) -> Dr
         **given
         | {
             "script": None if options.script is None else str(Path(options.script).resolve()),
-            "always": options.always or name == "scripted",
+            "always": options.always or DRAFTERS[name].needs_script,
         },
     )
 

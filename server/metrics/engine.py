@@ -33,7 +33,7 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     """Metrics of one `Status` and the rates that go with it."""
     yield _gauge("num_requests_running", "Sequences in the pipeline", status.running)
     yield _gauge("num_requests_waiting", "Sequences queued in the engine", status.waiting)
-    counts = status.counts
+    stats, counts = status.stats, status.stats.counts
     yield _counter("speculation_drafted", "Drafted tokens", counts.drafted)
     yield _counter("speculation_accepted", "Drafts that were equal to the sampled token", counts.accepted)
     yield _counter("speculation_rejected", "Drafts that were not", counts.rejected)
@@ -50,13 +50,14 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     yield _counter(
         "speculation_bound", "Sum over these of the best acceptance there could be, sum min(p, q)", counts.bound
     )
-    yield _counter("full_cycles", "Cycles timed with the pipeline full", status.full_cycles)
-    yield _counter("full_cycle_seconds", "Time of the full cycles", status.full_cycle_ns / _NS)
-    yield _counter("drafts", "Drafts asked for", status.drafts)
-    yield _counter("draft_seconds", "Time the drafter took over them", status.draft_ns / _NS)
-    yield _counter("decode_seconds", "Time between first and last token of requests", status.rank.decode_ns / _NS)
-    yield _counter("commit_seconds", "Rank 0's time for samples, without announcements", status.rank.commit_ns / _NS)
-    yield _counter("announce_seconds", "Rank 0's time for control messages", status.rank.announce_ns / _NS)
+    yield _counter("full_cycles", "Cycles timed with the pipeline full", stats.full_cycles)
+    yield _counter("full_cycle_seconds", "Time of the full cycles", stats.full_cycle_ns / _NS)
+    yield _counter("drafts", "Drafts asked for", stats.drafts)
+    yield _counter("draft_seconds", "Time the drafter took over them", stats.draft_ns / _NS)
+    yield _counter("drafter_failures", "Failures of the drafter, each silencing it for a while", stats.drafter_failures)
+    yield _counter("decode_seconds", "Time between first and last token of requests", stats.rank.decode_ns / _NS)
+    yield _counter("commit_seconds", "Rank 0's time for samples, without announcements", stats.rank.commit_ns / _NS)
+    yield _counter("announce_seconds", "Rank 0's time for control messages", stats.rank.announce_ns / _NS)
     yield _counter("dropped_messages", "Messages that rank 0 could not read", status.dropped)
     yield _gauge("speculation_quiet", "Whether drafts are stopped because they lost", float(status.quiet))
     yield from _rates(figures)

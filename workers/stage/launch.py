@@ -10,7 +10,7 @@ import torch
 import zmq
 
 from workers.model.shard import Shard
-from workers.rehearsal.delayed import DelayedOutbound
+from workers.rehearsal.assemble import rehearsed
 from workers.rehearsal.hollow import HollowShard
 from workers.sampling.sampler import Sampler
 from workers.shared.bus import open_socket
@@ -18,11 +18,12 @@ from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
 from workers.shared.grammar import load_grammars
-from workers.shared.messages import Failure, Ready
+from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.shared.progress import Progress
 from workers.shared.time_slices import settle
 from workers.stage.loop import ControlChannel, Stage
+from workers.stage.parts import Layers, StageParts
 from workers.stage.tail import Tail
 from workers.transport.base import Inbound, Outbound
 from workers.transport.distributed import DistributedEdges, DistributedInbound, DistributedOutbound
@@ -30,8 +31,7 @@ from workers.transport.inprocess import InProcessEdge
 from workers.transport.zeromq import ZmqInbound, ZmqOutbound
 
 Edges = tuple[Inbound | None, Outbound | None]
-AnyShard = Shard | HollowShard
-EdgeMaker = Callable[[int, AnyShard], Edges]
+EdgeMaker = Callable[[int, Layers], Edges]
 
 
 def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", make_edges: EdgeMaker) -> None:
@@ -46,15 +46,12 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
     try:
         started = time.monotonic()
         shard = load_shard(config, index)
-        edges = _with_latency(make_edges(index, shard), config.emulate.link_ms)
+        edges = make_edges(index, shard)
         settle()
-        tail = None
-        if index == config.stages - 1:
-            folder = Path(config.model)
-            vocab_size = read_facts(folder).vocab_size
-            sampler = Sampler(vocab_size, shard.device)
-            acceptance = config.drafter.scripted_acceptance
-            tail = Tail(shard, sampler, vocab_size, acceptance, load_grammars(folder))
+        timings = StageTimings()
+        tail = make_tail(config, shard) if index == config.stages - 1 else None
+        parts = rehearsed(StageParts(shard, channel, *edges, tail), config, timings)
+        edges = parts.inbound, parts.outbound
         seconds = time.monotonic() - started
         if channel.orphaned:
             raise PeerLost("rank 0 has gone while this stage was loading")
@@ -62,15 +59,7 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         channel.report(
             Ready(index, len(config.layers(index)), shard.weight_bytes, shard.kv_bytes, seconds, fingerprint)
         )
-        Stage(
-            index,
-            shard,
-            channel,
-            inbound=edges[0],
-            outbound=edges[1],
-            tail=tail,
-            emulate_ms=config.emulate.of_stage(last=tail is not None),
-        ).run()
+        Stage(index, parts, timings).run()
     except Exception as error:  # reported whatever it is, and raised again
         if not channel.orphaned:  # the next rank 0 has nothing to do with it
             results.setsockopt(zmq.LINGER, 1000)
@@ -84,7 +73,13 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         results.close()
 
 
-def load_shard(config: EngineConfig, index: int) -> AnyShard:
+def make_tail(config: EngineConfig, layers: Layers) -> Tail:
+    """The sampling head of the last stage, whose `layers` they are."""
+    folder = Path(config.model)
+    return Tail(layers, Sampler(read_facts(folder).vocab_size, layers.device), load_grammars(folder))
+
+
+def load_shard(config: EngineConfig, index: int) -> Layers:
     """The shard of stage `index`, with progress on stderr; raises `ConfigError` where it does not fit."""
     if config.hollow_stages:
         return HollowShard(config)
@@ -108,7 +103,7 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
 
     key = fingerprint_key(engine_fingerprint(config))
 
-    def over_zmq(index: int, shard: AnyShard) -> Edges:
+    def over_zmq(index: int, shard: Layers) -> Edges:
         endpoints, inbound, outbound = config.endpoints, None, None
         if index > 0:
             inbound = ZmqInbound(
@@ -124,7 +119,7 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
             outbound = ZmqOutbound(open_socket(context, zmq.PUSH, endpoints.data[index + 1], bind=False), key)
         return inbound, outbound
 
-    def over_torch(index: int, shard: AnyShard) -> Edges:
+    def over_torch(index: int, shard: Layers) -> Edges:
         if shard.device.type == "cuda":
             torch.cuda.set_device(shard.device)
         group = DistributedEdges(
@@ -142,16 +137,11 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
     return over_zmq if config.transport == "zmq" else over_torch
 
 
-def _with_latency(edges: Edges, latency_ms: float) -> Edges:
-    inbound, outbound = edges
-    return inbound, (DelayedOutbound(outbound, latency_ms) if outbound is not None and latency_ms else outbound)
-
-
 def thread_edges(config: EngineConfig) -> EdgeMaker:
     """Edges between threads of this process."""
     edges = [InProcessEdge(i + 1, config.stall_timeout) for i in range(config.stages - 1)]
 
-    def between_threads(index: int, shard: AnyShard) -> Edges:
+    def between_threads(index: int, shard: Layers) -> Edges:
         return (edges[index - 1] if index > 0 else None), (edges[index] if index < config.stages - 1 else None)
 
     return between_threads

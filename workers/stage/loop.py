@@ -6,7 +6,7 @@ this is the shell around them.
 
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import torch
@@ -19,29 +19,7 @@ from workers.shared.connection import ConnectionWatch
 from workers.shared.errors import PeerLost
 from workers.shared.frames import Frame
 from workers.shared.messages import FromStage, Observe, Open, Ping, Pong, Sample, Shutdown, StageTimings, Tap, ToStage
-from workers.stage.tail import Tail
-from workers.transport.base import Inbound, Outbound
-
-
-class Layers(Protocol):
-    """What a stage needs of its shard (`workers.model.shard.Shard`)."""
-
-    hidden_size: int
-    dtype: torch.dtype
-    device: torch.device
-
-    def observe(self, anchors: tuple[int, ...]) -> None:
-        """Asks for hidden states by index, as far as they are this stage's."""
-
-    def forward(
-        self,
-        sequence: int,
-        position: int,
-        tokens: tuple[int, ...],
-        hidden: Tensor | None,
-        taps: list[Tensor] | None = None,
-    ) -> Tensor:
-        """`[T, H]` in (None for the first stage, which embeds `tokens`), `[T, H]` out; `taps` gets what is observed."""
+from workers.stage.parts import StageParts
 
 
 class ControlChannel:
@@ -96,27 +74,17 @@ class ControlChannel:
 
 
 class Stage:
-    """One stage of the pipeline. The first has no `inbound`, the last no `outbound` but a `tail`."""
+    """One stage of the pipeline."""
 
-    def __init__(
-        self,
-        index: int,
-        layers: Layers,
-        channel: ControlChannel,
-        *,
-        inbound: Inbound | None,
-        outbound: Outbound | None,
-        tail: Tail | None,
-        emulate_ms: float = 0.0,
-    ) -> None:
+    def __init__(self, index: int, parts: StageParts, timings: StageTimings) -> None:
+        """Counts what it does in `timings`."""
         self.index = index
-        self.timings = StageTimings()
-        self._layers = layers
-        self._channel = channel
-        self._inbound = inbound
-        self._outbound = outbound
-        self._tail = tail
-        self._emulate_ns = int(emulate_ms * 1e6)
+        self.timings = timings
+        self._layers = parts.layers
+        self._channel = parts.channel
+        self._inbound = parts.inbound
+        self._outbound = parts.outbound
+        self._tail = parts.tail
         self._lookahead = Lookahead(f"stage {index}")
         self._leaving = False
 
@@ -148,9 +116,6 @@ class Stage:
             if self._tail is not None:
                 sample = self._tail.finish(frame, hidden)
                 mark, timings.sample_ns = (now := clock()), timings.sample_ns + now - mark
-            if (left := started + self._emulate_ns - mark) > 0:
-                time.sleep(left * 1e-9)
-                mark, timings.emulate_ns = (now := clock()), timings.emulate_ns + now - mark
             timings.frames += 1
             timings.tokens += len(frame.tokens)
         else:
@@ -158,20 +123,13 @@ class Stage:
         if self._outbound is not None:
             self._outbound.send(frame, hidden if hidden is not None else self._blank(frame))
         elif sample is not None:
-            self._report(frame, sample)
+            if sample.tokens:
+                self._lookahead.sampled(frame, sample)
+            self._channel.report(sample)
         if taps:  # after what the next stage, or rank 0, waits for
             self._channel.report(_tap(self.index, frame, taps))
         timings.send_ns += (now := clock()) - mark
         return now
-
-    def _report(self, frame: Frame, sample: Sample) -> None:
-        assert self._tail is not None
-        if self._tail.rehearses and sample.end > frame.end:
-            self._listen(wait=False)  # the draft may have been announced while the stage was asleep
-            sample = self._tail.rehearse(sample, self._lookahead.follower(frame))
-        if sample.tokens:
-            self._lookahead.sampled(frame, sample)
-        self._channel.report(sample)
 
     def _blank(self, frame: Frame) -> Tensor:
         """What the first stage sends for a dead frame: the shape that was announced, contents of no consequence."""

@@ -19,7 +19,7 @@ from speculation.bench.prompts import load_data_sets
 from speculation.bench.streaming import Collected
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
-from workers.shared.messages import EngineInfo, RankTimings, SpeculationCounts, StageTimings, Status
+from workers.shared.messages import EngineInfo, EngineStats, RankTimings, SpeculationCounts, StageTimings, Status
 from workers.shared.options.engine import DrafterOptions, EngineOptions
 
 # --- options ---
@@ -213,22 +213,25 @@ def status(scale: int) -> Status:
         info=EngineInfo(2, (9, 7), "ngram", 0, 2048, 512, rehearsal=True, emulated=Emulation(2.5, 1.0, 0.5, 0.25)),
         running=1,
         waiting=2,
-        counts=SpeculationCounts(*(scale * value for value in (20, 10, 4, 6, 30, 14)), [scale * i for i in range(5)]),
-        full_cycles=scale * 9,
-        full_cycle_ns=scale * 1_234_567,
-        drafts=scale * 3,
-        draft_ns=scale * 777,
+        stats=EngineStats(
+            SpeculationCounts(*(scale * value for value in (20, 10, 4, 6, 30, 14)), [scale * i for i in range(5)]),
+            full_cycles=scale * 9,
+            full_cycle_ns=scale * 1_234_567,
+            drafts=scale * 3,
+            draft_ns=scale * 777,
+            rank=RankTimings(scale * 11, scale * 12, scale * 13),
+        ),
         quiet=False,
         stages=[StageTimings(*(scale * (10 * stage + value) for value in range(9))) for stage in (1, 2)],
-        rank=RankTimings(scale * 11, scale * 12, scale * 13),
     )
 
 
 def test_figures_survive_the_way_through_metrics() -> None:
     told = status(1)
     snapshot = parse_metrics(text_of(told))
+    stats = told.stats
     expected = Counters(
-        told.counts, told.full_cycles, told.full_cycle_ns, told.drafts, told.draft_ns, told.stages, told.rank
+        stats.counts, stats.full_cycles, stats.full_cycle_ns, stats.drafts, stats.draft_ns, told.stages, stats.rank
     )
     assert snapshot.counters == expected
     assert (snapshot.running, snapshot.waiting, snapshot.rehearsal) == (1, 2, True)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
+from workers.shared.drafters import DrafterName
 from workers.shared.emulation import REHEARSAL, Emulation
 from workers.shared.options.declared import AtLeastOne, NotNegative, Seconds, Share, about, within
 
@@ -14,7 +15,6 @@ PIPELINE, SPECULATION = "Pipeline", "Speculation"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 TransportName = Literal["zmq", "gloo", "nccl", "inprocess"]
-DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "scripted"]
 
 DEFAULT_STAGES = 2
 DEFAULT_MAX_MODEL_LEN = 8192  # a KV cache for more is only reserved when asked for
