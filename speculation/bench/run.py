@@ -7,21 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
-from pathlib import Path
 
+import psutil
 from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Answer, Cell, CellKey, Folder
-from speculation.bench.analysis.counters import Snapshot
+from speculation.bench.analysis.counters import Counters
 from speculation.bench.configuration import Contender, Settings, devices
 from speculation.bench.energy import Meter
 from speculation.bench.near_ties import Branch, proven
 from speculation.bench.processes import Running
-from speculation.bench.progress import Progress
+from speculation.bench.progress import AnswerBar
 from speculation.bench.prompts import DataSet, Prompt
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
-from workers.shared.messages import StageTimings
+from workers.shared.messages import StageTimings, Status
 
 _WARM_UP_TOKENS = 16
 _PREFILL_PROMPTS = 4
@@ -58,7 +58,7 @@ def run(work: Work, folder: Folder, start: Start, meter: MeterOf = lambda _: Non
     pending = [key for group in work.groups for one in group for key in work.keys(one) if not folder.has(key)]
     sizes = {data_set.name: len(data_set.prompts) for data_set in work.data_sets}
     starts = len({key.contender for key in pending})
-    with Progress(starts, sum(sizes[key.dataset] for key in pending)) as progress:
+    with AnswerBar(starts, sum(sizes[key.dataset] for key in pending)) as progress:
         for group in work.groups:
             waiting = [one for one in group if any(not folder.has(key) for key in work.keys(one))]
             while waiting:
@@ -77,7 +77,7 @@ class _Lane:
     contender: Contender
     running: Running
     meter: Meter | None
-    last: Snapshot | None = None
+    last: Status | None = None
     prefill: list[StageTimings] | None = None
 
     def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
@@ -125,16 +125,16 @@ def _warm_up(lanes: Sequence[_Lane], prompts: Sequence[Prompt]) -> None:
             lane.answer(prompt, 0.0, 1)
     for lane, earlier, now in zip(lanes, before, _snapshots(lanes), strict=True):
         if earlier is not None and now is not None:
-            lane.last, lane.prefill = now, now.counters.since(earlier.counters).stages
+            lane.last, lane.prefill = now, Counters.of(now).since(Counters.of(earlier)).stages
 
 
-def _snapshots(lanes: Sequence[_Lane]) -> list[Snapshot | None]:
+def _snapshots(lanes: Sequence[_Lane]) -> list[Status | None]:
     """Figures of all lanes; each waits for a ping or two, so they do it together."""
     with ThreadPoolExecutor(len(lanes)) as pool:
         return list(pool.map(lambda lane: lane.running.snapshot(), lanes))
 
 
-def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: Progress) -> None:
+def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: AnswerBar) -> None:
     for repeat in range(work.repeats):
         for temperature in work.temperatures:
             for data_set in work.data_sets:
@@ -147,7 +147,7 @@ def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: Progr
 
 
 def _block(
-    work: Work, folder: Folder, todo: Sequence[tuple[_Lane, CellKey]], data_set: DataSet, progress: Progress
+    work: Work, folder: Folder, todo: Sequence[tuple[_Lane, CellKey]], data_set: DataSet, progress: AnswerBar
 ) -> None:
     """One data set at one temperature. The order of the methods turns with every prompt, so that none has a place."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -167,7 +167,7 @@ def _block(
             Cell(
                 key=key,
                 answers=answers[key],
-                counters=None if now is None or earlier is None else now.counters.since(earlier.counters),
+                counters=None if now is None or earlier is None else Counters.of(now).since(Counters.of(earlier)),
                 prefill=lane.prefill,
                 prompt_frames=sum(
                     ceil(answer.computed / work.settings.engine.prefill_chunk) for answer in answers[key]
@@ -175,9 +175,9 @@ def _block(
                 devices=devices(lane.contender, work.settings),
                 energy_mj=None if lane.meter is None else energy[key],
                 beside=[other.contender for other, _ in todo if other is not lane],
-                rehearsal=now is not None and now.rehearsal,
-                emulated=Emulation() if now is None else now.emulated,
-                split="" if now is None else now.split,
+                rehearsal=now is not None and now.info.rehearsal,
+                emulated=Emulation() if now is None else now.info.emulated,
+                split="" if now is None else ",".join(map(str, now.info.split)),
                 date=date,
                 git=work.git,
                 near_ties=[],
@@ -207,8 +207,4 @@ def _near_ties(lane: _Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet
 
 def available_bytes() -> int:
     """Memory that new processes could have."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    raise ConfigError("/proc/meminfo has no MemAvailable; echelon bench needs Linux")
+    return int(psutil.virtual_memory().available)
