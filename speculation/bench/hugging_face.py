@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from speculation.bench.analysis.cells import Answer
 from speculation.bench.processes import GenerateQuestion
+from workers.model.reference import load_reference
 from workers.prepare.prepare import prepare
 from workers.shared.lifecycle import die_with_parent
 
@@ -45,7 +46,7 @@ class Baseline:
     def __init__(self, folder: Path, dtype: torch.dtype, device: str) -> None:
         self._device = device
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        model: Any = load_reference(folder, dtype)
         self._model = model.to(device).eval()
         defaults = self._model.generation_config
         self._end, self._pad = defaults.eos_token_id, defaults.pad_token_id
