@@ -103,8 +103,8 @@ class ZmqChannel:
 
     def heard(self, *, wait: bool) -> Iterator[ToStage]:
         """See `ControlChannel`."""
-        if wait and not self._poller.poll(self._limit_ms):
-            raise PeerLost(f"nothing heard of rank 0 for {self._silence_ms / 1000:g} s")
+        if wait:
+            self._wait()
         heard = False
         while True:
             try:
@@ -117,6 +117,14 @@ class ZmqChannel:
             self._limit_ms = self._silence_ms
         elif wait and self.orphaned:
             raise PeerLost("rank 0 has gone")
+
+    def _wait(self) -> None:
+        while True:
+            ready = dict(self._poller.poll(self._limit_ms))
+            if not ready:
+                raise PeerLost(f"nothing heard of rank 0 for {self._silence_ms / 1000:g} s")
+            if self._control in ready or self.orphaned:
+                return
 
     def report(self, message: FromStage) -> None:
         """See `ControlChannel`."""
