@@ -2,7 +2,6 @@
 
 import itertools
 import secrets
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -13,12 +12,14 @@ from speculation.decisions.admission import refusal
 from speculation.decisions.governor import Governor
 from speculation.decisions.health import PingRounds
 from speculation.decisions.policy import FramePolicy
+from speculation.decisions.roll_call import RollCall
 from speculation.decisions.schedule import Schedule, Step
 from speculation.decisions.slots import choose_slot
 from speculation.drafters.base import Draft, Drafter, Start
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, OutOfStep, PeerLost
 from workers.shared.fingerprint import disagreement, engine_fingerprint
+from workers.shared.logs import tell
 from workers.shared.messages import (
     Abort,
     EngineInfo,
@@ -128,21 +129,21 @@ class Engine:
             self._channels.dismiss()
 
     def _await_stages(self) -> None:
-        missing = set(range(self._config.stages))
-        while missing and not self._stopping:
+        roll = RollCall(self._config.endpoints.control, self._config.ready_timeout, time.monotonic())
+        while roll.missing and not self._stopping:
             self._channels.wait(1.0)
+            if (reminder := roll.look(time.monotonic())) is not None:
+                tell(f"rank 0: {reminder}")
             # One that has left is a straggler of an earlier rank 0, or will be started again by whoever supervises it.
-            missing.update(self._channels.departed())
+            roll.missing.update(self._channels.departed())
             while (message := self._channels.result()) is not None:
                 if isinstance(message, Ready):
                     self._check_belongs(message)
-                    missing.discard(message.stage)
-                    print(
+                    roll.missing.discard(message.stage)
+                    tell(
                         f"stage {message.stage}: {message.layers} layers, "
                         f"{message.weight_bytes / 2**20:.0f} MiB weights, {message.kv_bytes / 2**20:.0f} MiB KV, "
-                        f"ready in {message.seconds:.1f} s",
-                        file=sys.stderr,
-                        flush=True,
+                        f"ready in {message.seconds:.1f} s"
                     )
                 elif isinstance(message, Failure):
                     self._fail(message)

@@ -1,11 +1,13 @@
-"""GET /health, /metrics and /version: what operators and their tools read."""
+"""GET /health, /live, /ready, /metrics and /version: what operators and their tools read."""
 
 from importlib.metadata import PackageNotFoundError, version
 
+import msgspec
 from fastapi import APIRouter
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
 
+from server.errors import ApiError
 from server.service import Service, engine_errors
 
 
@@ -14,10 +16,18 @@ def operations_router(service: Service) -> APIRouter:
     router = APIRouter()
 
     @router.get("/health")
-    async def health() -> Response:
-        with engine_errors():
-            info = service.engine.info
+    @router.get("/ready")
+    async def ready() -> Response:
+        try:
+            with engine_errors():
+                info = service.engine.info
+        except ApiError as error:  # asked again and again, which is not worth a line each time
+            return JSONResponse(msgspec.to_builtins(error.body), error.status, headers=dict(error.headers or {}))
         return JSONResponse({"status": "ok", "stages": info.stages, "rehearsal": info.rehearsal})
+
+    @router.get("/live")
+    async def live() -> Response:
+        return JSONResponse({"status": "ok"})
 
     @router.get("/metrics")
     async def metrics() -> Response:

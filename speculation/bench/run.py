@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -21,6 +20,7 @@ from speculation.bench.progress import Progress
 from speculation.bench.prompts import DataSet, Prompt
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
+from workers.shared.memory import available_host_bytes
 from workers.shared.messages import StageTimings
 
 _WARM_UP_TOKENS = 16
@@ -102,11 +102,11 @@ def _side_by_side(waiting: Sequence[Contender], start: Start, meter: MeterOf, wo
             stack.callback(running.stop)
             return running
 
-        before = available_bytes()
+        before = available_host_bytes()
         group = [started(waiting[0])]
         group[0].wait_until_ready()
-        taken = max(before - available_bytes(), _LEAST_BYTES)
-        room = max(0, int((available_bytes() - _SPARE_BYTES) / (_GROUP_MARGIN * taken)))
+        taken = max(before - available_host_bytes(), _LEAST_BYTES)
+        room = max(0, int((available_host_bytes() - _SPARE_BYTES) / (_GROUP_MARGIN * taken)))
         group += [started(contender) for contender in waiting[1 : 1 + room]]
         for running in group:
             running.wait_until_ready()
@@ -203,12 +203,3 @@ def _near_ties(lane: _Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet
     if asked:
         lane.last = lane.running.snapshot()
     return found
-
-
-def available_bytes() -> int:
-    """Memory that new processes could have."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    raise ConfigError("/proc/meminfo has no MemAvailable; echelon bench needs Linux")
