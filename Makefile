@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help install serve test lint types contracts unit options constraints clean
+.PHONY: help install serve test lint format types contracts unit options constraints clean
 
 help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
 	@echo "make test                 install, then run lint, types, import contracts and all tests"
 	@echo "make install              create $(VENV) with everything, versions pinned in constraints.txt"
 	@echo "make unit                 the tests that need neither torch nor processes (seconds)"
+	@echo "make format               format the code and mend what the linter can mend"
 	@echo "make options              write docs/options.md from the declarations"
 	@echo "make constraints          pin what is installed now"
 
@@ -28,12 +29,18 @@ $(INSTALLED): pyproject.toml constraints.txt
 serve: $(INSTALLED)
 	@exec $(BIN)/echelon serve $(ARGS)
 
+# Coverage is of the unit tests alone: counting lines would slow down what computes.
 test: lint types contracts
-	$(BIN)/pytest
+	$(BIN)/pytest tests/unit --cov --cov-report term:skip-covered
+	$(BIN)/pytest --ignore tests/unit
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 types: $(INSTALLED)
 	$(BIN)/mypy server workers speculation tests/harness.py

@@ -55,9 +55,10 @@ def install_error_handlers(app: FastAPI, metrics: RequestMetrics) -> None:
 
 
 def error_response(scope: Scope, error: ApiError) -> Response:
-    """The HTTP response for an error, of which the log gets a line."""
+    """The HTTP response for an error, of which the log gets a line, unless somebody only looks at how the server is."""
     name = request_id(scope)
-    log.info(
+    log.log(
+        logging.DEBUG if scope["method"] == "GET" else logging.INFO,
         "request=%s %s %s status=%d code=%s param=%s error=%r",
         name,
         scope["method"],

@@ -11,10 +11,9 @@ from speculation.pdm.archive import load_archive
 from speculation.pdm.checkpoint import fill_module
 from speculation.pdm.config import ModuleConfig
 from speculation.pdm.module import DraftModule
-from speculation.pdm.target import read_target_config, read_tensor
+from speculation.pdm.target import read_final_norm, read_target_config
 from speculation.pdm.vocabulary import draft_ids
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.tensor_sizes import FINAL_NORM
 
 _VERSION = 11
 
@@ -82,7 +81,7 @@ def read_authors(path: Path, target: Path, target_name: str) -> DraftModule:
         draft_token_ids=ids,
         stages=(config.num_stages,),
     )
-    module = DraftModule(module_config, target_config, read_tensor(target, FINAL_NORM).float())
+    module = DraftModule(module_config, target_config, read_final_norm(target, target_config))
     fill_module(module, file.state_dict, str(path))
     return module
 

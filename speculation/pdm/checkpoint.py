@@ -14,9 +14,8 @@ from speculation.pdm.config import ModuleConfig, check_target
 from speculation.pdm.integrity import check_values, checksum
 from speculation.pdm.module import DraftModule
 from speculation.pdm.replacing import replace_bytes, replacing
-from speculation.pdm.target import read_head, read_target_config, read_tensor
+from speculation.pdm.target import read_final_norm, read_head, read_target_config, read_tensor
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.tensor_sizes import FINAL_NORM
 
 WEIGHTS = "model.safetensors"
 
@@ -52,7 +51,7 @@ def load_module(folder: Path, target: Path, target_name: str) -> DraftModule:
     config = msgspec.structs.replace(saved, sha256=None)
     target_config = read_target_config(target)
     check_target(config, target_name, target_config)
-    module = DraftModule(config, target_config, read_tensor(target, FINAL_NORM).float())
+    module = DraftModule(config, target_config, read_final_norm(target, target_config))
     tensors = _read_weights(folder / WEIGHTS)
     fill_module(module, tensors, str(folder))
     if saved.sha256 not in (None, checksum(config, tensors)):

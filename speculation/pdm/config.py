@@ -29,6 +29,7 @@ class ModuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layer_type: LayerType = "target"
     head: HeadType = "own"
     frozen_layers: tuple[int, ...] = ()  # target layers, in order
+    layer_kinds: tuple[str, ...] = ()  # rotation of each layer, in the target's words; none: as full attention
     draft_token_ids: tuple[int, ...] | None = None  # ascending target ids; None is the whole vocabulary
     stages: tuple[int, ...] = ()  # numbers of stages that it was trained for
     sha256: str | None = None  # in a file: of the weights beside it, see `integrity.checksum`
@@ -40,6 +41,10 @@ class ModuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"a draft module with {self.layers} layers: it needs at least 1")
         if len(self.frozen_layers) > self.layers or not all(0 <= i < self.target_layers for i in self.frozen_layers):
             raise ConfigError(f"frozen layers {list(self.frozen_layers)}: the target has 0..{self.target_layers - 1}")
+        if self.layer_kinds and len(self.layer_kinds) != self.layers:
+            raise ConfigError(
+                f"layer_kinds names {len(self.layer_kinds)} layers, but the draft module has {self.layers}"
+            )
         if self.frozen_layers and self.layer_type != "target":
             raise ConfigError("frozen layers need layer type 'target'")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import torch
+from msgspec.structs import fields
 from torch import Tensor
 
 from speculation.pdm.config import ModuleConfig
@@ -15,10 +16,12 @@ from workers.shared.errors import ConfigError
 def checksum(config: ModuleConfig, tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over weights on the CPU and what decides how they are read; hexadecimal.
 
-    The target's name and the numbers of stages do not count: they may be edited.
+    The target's name and the numbers of stages do not count: they may be edited. Nor do fields at their defaults, so
+    that a field that is new in this version changes nothing.
     """
     read_as = msgspec.structs.replace(config, target="", stages=(), sha256=None)
-    digest = hashlib.sha256(msgspec.json.encode(read_as))
+    said = {field.name: value for field in fields(read_as) if (value := getattr(read_as, field.name)) != field.default}
+    digest = hashlib.sha256(msgspec.json.encode(said))
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())

@@ -1,17 +1,18 @@
 """The Pipeline Draft Module (arXiv 2605.30852): projections of anchors, a small tower, a draft head."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 from transformers import PreTrainedConfig
 
-from speculation.pdm.attention import RowAttention
-from speculation.pdm.cache import DraftCache
 from speculation.pdm.config import ModuleConfig
 from speculation.pdm.tower import build_tower
+from workers.model.attention import Rows
+from workers.model.decoder_layer import DecoderLayer
+from workers.model.kv_cache import KVSlice
+from workers.model.rotary import CosSin, RotaryTables
 from workers.shared.model_files.facts import head_dim
 
 
@@ -33,7 +34,7 @@ class DraftModule(nn.Module):
     draft_to_target: Tensor
 
     def __init__(self, config: ModuleConfig, target: PreTrainedConfig, final_norm: Tensor) -> None:
-        """`target` is the target's text configuration and `final_norm` its norm weight, `[H]`."""
+        """`target` is the target's text configuration, `final_norm` what its norm multiplies by, `[H]`."""
         super().__init__()
         hidden = config.hidden_size
         self.config = config
@@ -43,7 +44,9 @@ class DraftModule(nn.Module):
         self.aggr_projs = nn.ModuleList(
             nn.Linear((kind + 1) * hidden, hidden, bias=False) for kind in range(len(config.anchors))
         )
-        self.spec_layers, self.rotary = build_tower(target, config.layers, config.layer_type)
+        self.softcap: float | None = getattr(target, "final_logit_softcapping", None)
+        self.spec_layers, self.rotary = build_tower(target, config)
+        self._calls = [DecoderLayer(layer) for layer in self.spec_layers]
         self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
         self.lm_head.requires_grad_(config.head == "own")
         self.frozen_layers.requires_grad_(False)
@@ -51,14 +54,6 @@ class DraftModule(nn.Module):
         ids = config.draft_token_ids
         targets = torch.arange(config.vocab_size) if ids is None else torch.tensor(ids)
         self.register_buffer("draft_to_target", targets, persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "DraftModule":
-        # A rotary frequency in 16 bits is off by up to 0.4 %: a wrong phase after a few hundred positions.
-        frequencies = {name: buffer.clone() for name, buffer in self.rotary.named_buffers()}
-        super()._apply(fn, recurse)
-        for name, buffer in self.rotary.named_buffers():
-            self.rotary.register_buffer(name, frequencies[name].to(buffer.device), persistent=False)
-        return self
 
     @property
     def frozen_layers(self) -> nn.ModuleList:
@@ -86,16 +81,31 @@ class DraftModule(nn.Module):
         """Copies the rows of the draft vocabulary from the target's LM head `[V, H]`."""
         self.lm_head.weight.copy_(head[self.draft_to_target])
 
-    def new_cache(self, capacity: int) -> DraftCache:
-        """An empty cache for one sequence of up to `capacity` tokens, of the module's dtype and device."""
-        return DraftCache(
-            self.config.layers,
-            self.kv_heads,
-            capacity,
-            self.head_dim,
-            dtype=self.final_norm.dtype,
-            device=self.final_norm.device,
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and rows."""
+        return self.final_norm.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of weights and rows."""
+        return self.final_norm.device
+
+    def new_cache(self, capacity: int) -> KVSlice:
+        """Keys and values of one sequence of up to `capacity` tokens; the index is the position."""
+        return KVSlice(
+            range(self.config.layers),
+            sequences=1,
+            kv_heads=self.kv_heads,
+            max_len=capacity,
+            head_dim=self.head_dim,
+            dtype=self.dtype,
+            device=self.device,
         )
+
+    def rotary_tables(self, length: int) -> RotaryTables:
+        """Rotations of positions 0..length - 1 at least, for all layers."""
+        return self.rotary.tables(length, self.dtype, self.device)
 
     def features(self, kind: int, anchors: Tensor) -> Tensor:
         """Rows `[rows, H]` of feature type `kind`, from `anchors` `[rows, at least kind + 1, H]`.
@@ -114,16 +124,20 @@ class DraftModule(nn.Module):
         grouped = torch.cat([self.features(kind, anchors[rows]) for kind, rows in rows_of.items()])
         return grouped[order.argsort()]
 
-    def tower(self, rows: Tensor, positions: Tensor, attention: RowAttention) -> Tensor:
-        """Runs all layers over `rows` `[rows, H]` at absolute `positions` `[rows]`; returns the same shape."""
+    def tower(self, rows: Tensor, rotary: Sequence[CosSin], seen: Rows) -> Tensor:
+        """Runs all layers over `rows` `[rows, H]`, rotated by `rotary`, one a layer; returns the same shape."""
         hidden = rows[None]
-        rotation: Any = self.rotary(hidden, positions[None])
-        for layer in self.spec_layers:
-            hidden = layer(hidden, position_embeddings=rotation, rows=attention)
+        for layer, rotation in zip(self._calls, rotary, strict=True):
+            hidden = layer(hidden, rotation, seen)
         return hidden[0]
 
     def logits(self, rows: Tensor) -> Tensor:
         """Draft logits, float32 `[rows, draft vocabulary]`, of tower outputs `[rows, H]`."""
         normed = rms_norm(rows.float(), (rows.shape[-1],), self.final_norm.float(), self.eps)
         scores: Tensor = self.lm_head(normed.to(rows.dtype))
-        return scores.float()
+        return capped(scores.float(), self.softcap)
+
+
+def capped(logits: Tensor, cap: float | None) -> Tensor:
+    """Logits as a target with `final_logit_softcapping` has them."""
+    return logits if cap is None else torch.tanh(logits / cap) * cap

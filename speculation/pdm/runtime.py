@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 from speculation.decisions.features import DraftPlan, FeatureMap, plan_draft
-from speculation.pdm.attention import CachedRows
 from speculation.pdm.module import DraftModule
+from workers.model.attention import FrameContext
 from workers.shared.errors import ConfigError
 
 
 class DraftRuntime:
     """Holds the persistent rows of one sequence and computes drafts from the anchors that the caller brings.
 
+    Several of them share one module in any order; each allocates what it needs when it is made, and nothing later.
     A new request starts with `reset`, a rejection is a later `plan` with a newer origin: nothing is undone.
     """
 
@@ -32,6 +33,7 @@ class DraftRuntime:
         self._module = module
         self._kinds = self.features.kinds()
         self._cache = module.new_cache(capacity)
+        self._rotary = module.rotary_tables(capacity)
 
     def reset(self, kept: int = 0) -> None:
         """Forgets the sequence but for its first `kept` tokens, as far as they are finished and cached."""
@@ -68,5 +70,7 @@ class DraftRuntime:
         return self._module.logits(rows[-1:])[0]
 
     def _run(self, start: int, rows: Tensor) -> Tensor:
-        positions = torch.arange(start, start + len(rows), device=rows.device)
-        return self._module.tower(rows, positions, CachedRows(self._cache, start, len(rows)))
+        frame = FrameContext(self._cache.layers(0), start, len(rows))
+        if frame.end > self._cache.max_len:
+            raise ValueError(f"draft module: position {frame.end - 1} is beyond its capacity of {self._cache.max_len}")
+        return self._module.tower(rows, self._rotary.at(start, frame.end), frame)

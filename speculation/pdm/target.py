@@ -1,14 +1,18 @@
-"""The few tensors of the target that a draft module needs, read without loading the rest."""
+"""What a draft module needs of the target: its family's parts, and a few tensors, read without loading the rest."""
 
+import copy
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.architectures import check_supported
 from workers.shared.model_files.json_file import read_json
-from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, tensor_files
+from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, tensor_files
 
 
 def read_target_config(folder: Path) -> PreTrainedConfig:
@@ -43,3 +47,50 @@ def read_tensor(folder: Path, name: str) -> Tensor:
 def read_head(folder: Path) -> Tensor:
     """The LM head `[V, H]`; the embedding where the two are tied."""
     return read_tensor(folder, HEAD if HEAD in tensor_files(folder) else EMBEDDING)
+
+
+_OUTSIDE_OF_LAYERS = ("embedding_multiplier", "logit_scale", "logits_scaling")  # a draft module knows none of them
+
+
+def skeleton(config: PreTrainedConfig) -> Any:
+    """A decoder of the family of the text configuration `config`, with one layer and no weights (on the meta device).
+
+    Raises `ConfigError` for a family that cannot be served, or not with a draft module.
+    """
+    said = config.to_dict()
+    check_supported(said)
+    if unknown := [name for name in _OUTSIDE_OF_LAYERS if said.get(name) not in (None, 1, 1.0)]:
+        raise _without_module(config, f"its config.json has {unknown[0]}")
+    small = copy.deepcopy(config)
+    small.num_hidden_layers = 1
+    if getattr(small, "layer_types", None):
+        small.layer_types = small.layer_types[:1]
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(small).model
+
+
+def read_embedding(folder: Path, config: PreTrainedConfig, dtype: torch.dtype) -> Tensor:
+    """Hidden state 0 of every token, `[V, H]`: the embedding, scaled where the family scales it (Gemma)."""
+    table = read_tensor(folder, EMBEDDING).to(dtype)
+    scale: float | None = getattr(skeleton(config).embed_tokens, "scalar_embed_scale", None)
+    return table if scale is None else table * torch.tensor(scale).to(dtype)
+
+
+@torch.no_grad()
+def read_final_norm(folder: Path, config: PreTrainedConfig) -> Tensor:
+    """What the final norm multiplies by, float32 `[H]`: its weight, or in some families (Gemma) one more."""
+    norm: nn.Module = type(skeleton(config).norm)(1, eps=0.0)
+    one = torch.ones(1)
+    outputs: list[Tensor] = []
+    for weight in (0.0, 1.0):
+        for parameter in norm.parameters():
+            parameter.fill_(weight)
+        outputs.append(norm(one))
+    added, weighed = outputs
+    if not torch.equal(weighed, added + 1):
+        raise _without_module(config, "its final norm is no RMS norm")
+    return read_tensor(folder, FINAL_NORM).float() + added
+
+
+def _without_module(config: PreTrainedConfig, reason: str) -> ConfigError:
+    return ConfigError(f"no draft module for model type {config.model_type!r}: {reason}; use --drafter ngram")

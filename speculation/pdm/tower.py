@@ -1,67 +1,77 @@
-"""The decoder layers of a draft module, taken from transformers, and its rotary embedding."""
+"""The decoder layers of a draft module, taken from transformers, and their rotary embedding."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedConfig, Qwen3Config
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
-from transformers.models.mistral.modeling_mistral import MistralDecoderLayer, MistralRotaryEmbedding
-from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2RotaryEmbedding
-from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
-from speculation.pdm.attention import ATTENTION_NAME, register_attention
-from speculation.pdm.config import LayerType
-from workers.shared.errors import ConfigError
+from speculation.pdm.config import ModuleConfig
+from speculation.pdm.target import skeleton
+from workers.model import attention
+from workers.model.rotary import RotaryTables
 from workers.shared.model_files.facts import head_dim
 
-
-def _classes(model_type: str) -> tuple[Any, Any]:
-    """Decoder layer and rotary embedding of a target family."""
-    known = {
-        "llama": (LlamaDecoderLayer, LlamaRotaryEmbedding),
-        "mistral": (MistralDecoderLayer, MistralRotaryEmbedding),
-        "qwen2": (Qwen2DecoderLayer, Qwen2RotaryEmbedding),
-        "qwen3": (Qwen3DecoderLayer, Qwen3RotaryEmbedding),
-    }
-    if model_type not in known:
-        raise ConfigError(
-            f"no draft module for model type {model_type!r}: supported are {', '.join(sorted(known))}; "
-            "use the ngram drafter"
-        )
-    return known[model_type]
+_FULL = "full_attention"
 
 
-def tower_config(target: PreTrainedConfig, layers: int, layer_type: LayerType) -> PreTrainedConfig:
-    """A configuration for `layers` layers of full attention with the target's dimensions."""
-    if layer_type == "target":
-        config = copy.deepcopy(target)
-    else:
-        config = Qwen3Config(
+def layer_kinds(target: PreTrainedConfig, layers: Sequence[int]) -> tuple[str, ...]:
+    """How the target's `layers` attend, as its configuration names it; none where all attend to everything."""
+    kinds: Sequence[str] = getattr(target, "layer_types", None) or [_FULL] * target.num_hidden_layers
+    named = tuple(kinds[layer] for layer in layers)
+    return named if set(named) != {_FULL} else ()
+
+
+class TowerRotary:
+    """Rotations of the tower's rows. The frequencies stay float32 on the CPU: in 16 bits they would be a wrong phase.
+
+    Layers that start as the target's keep the rotation of their kind, of which Gemma 3 has two.
+    """
+
+    def __init__(self, module: nn.Module, kinds: Sequence[str]) -> None:
+        """`module` is the target family's rotary embedding; `kinds` has one a layer."""
+        self.module = module
+        self._kinds = kinds
+        self._made: tuple[int, torch.dtype, torch.device, RotaryTables] | None = None
+
+    def tables(self, length: int, dtype: torch.dtype, device: torch.device) -> RotaryTables:
+        """Of positions 0..length - 1 at least. The last are kept: all sessions of a module have the same."""
+        if self._made is None or self._made[0] < length or self._made[1:3] != (dtype, device):
+            made = RotaryTables(self.module, self._kinds, max_len=length, dtype=dtype, device=device)
+            self._made = (length, dtype, device, made)
+        return self._made[3]
+
+
+def build_tower(target: PreTrainedConfig, config: ModuleConfig) -> tuple[nn.ModuleList, TowerRotary]:
+    """Untrained layers, float32, and their rotations.
+
+    Raises `ConfigError` for a target that cannot be served.
+    """
+    attention.register()
+    family = skeleton(target)
+    # No layer looks through a window, as one of the target may: rows see the whole text, here and in training.
+    kinds = config.layer_kinds or (_FULL,) * config.layers
+    if config.layer_type == "qwen3":
+        layer_class: Any = Qwen3DecoderLayer
+        shape: PreTrainedConfig = Qwen3Config(
             hidden_size=target.hidden_size,
             intermediate_size=target.intermediate_size,
             num_attention_heads=target.num_attention_heads,
             num_key_value_heads=target.num_key_value_heads,
             head_dim=head_dim(target.to_dict()),
-            hidden_act=target.hidden_act,
+            hidden_act=getattr(target, "hidden_act", None) or target.hidden_activation,
             rms_norm_eps=target.rms_norm_eps,
             attention_bias=getattr(target, "attention_bias", False),
         )
-    config.num_hidden_layers = layers
-    config.layer_types = ["full_attention"] * layers
-    config.sliding_window = None
-    config._attn_implementation = ATTENTION_NAME
-    return config
-
-
-def build_tower(target: PreTrainedConfig, layers: int, layer_type: LayerType) -> tuple[nn.ModuleList, nn.Module]:
-    """Untrained layers and the target family's rotary embedding, both float32.
-
-    Raises `ConfigError` for a target family without a draft module.
-    """
-    layer_class, rotary_class = _classes(target.model_type)
-    if layer_type == "qwen3":
-        layer_class = Qwen3DecoderLayer
-    register_attention()
-    config = tower_config(target, layers, layer_type)
-    return nn.ModuleList(layer_class(config, index) for index in range(layers)), rotary_class(config=target)
+    else:
+        layer_class = type(family.layers[0])
+        shape = copy.deepcopy(target)
+    shape.num_hidden_layers = config.layers
+    shape.layer_types = [_FULL] * config.layers
+    shape.sliding_window = None
+    shape._attn_implementation = attention.NAME
+    rotary = TowerRotary(type(family.rotary_emb)(config=target), kinds)
+    return nn.ModuleList(layer_class(shape, index) for index in range(config.layers)), rotary

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from speculation.pdm.module import DraftModule
+from speculation.pdm.module import DraftModule, capped
 from speculation.training.teacher import Targets
 
 _ROWS = 1024  # rows of logits at a time
@@ -48,6 +48,7 @@ class DraftLoss:
     def __init__(self, head: Tensor, module: DraftModule) -> None:
         """`head` is the target's LM head `[V, H]`."""
         self._head = head.index_select(0, module.draft_to_target)
+        self._cap = module.softcap
 
     def rows(self, logits: Tensor, targets: Targets, newest: Tensor, ids: Tensor) -> tuple[Tensor, Score]:
         """Loss summed over drafts, and scores. `logits` is `[drafts, draft vocabulary]`, `newest` `[drafts]`.
@@ -55,7 +56,7 @@ class DraftLoss:
         `ids` maps draft ids to target ids.
         """
         with torch.no_grad():
-            teacher = linear(targets.normed[newest], self._head.to(targets.normed.dtype)).float()
+            teacher = capped(linear(targets.normed[newest], self._head.to(targets.normed.dtype)).float(), self._cap)
             log_mass = teacher.logsumexp(-1) - targets.log_z[newest]
             mass = log_mass.clamp(max=0).exp()
             log_p = teacher.log_softmax(-1)

@@ -8,9 +8,9 @@ from typing import Any, Protocol, cast
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from speculation.pdm.module import capped
 from speculation.training.examples.data import Example
 from workers.shared.errors import ConfigError
 
@@ -19,7 +19,8 @@ _HEAD_ROWS = 512  # rows of full-vocabulary logits at a time
 
 @dataclass(frozen=True)
 class Targets:
-    """Per token of some examples, concatenated in order. The next-token distribution is softmax(normed @ head.T)."""
+    """Per token of some examples, concatenated in order. The next-token distribution is softmax(normed @ head.T),
+    capped where the target caps its logits."""
 
     anchors: Tensor  # [tokens, anchors, H]
     normed: Tensor  # [tokens, H], after the final norm
@@ -63,6 +64,7 @@ class LiveTeacher:
         self._examples = examples
         self._decoder: Any = self._model.get_decoder()
         self._head: Any = self._model.get_output_embeddings()
+        self._cap: float | None = getattr(self._model.config, "final_logit_softcapping", None)
 
     @torch.no_grad()
     def targets(self, indices: Sequence[int]) -> Targets:
@@ -78,11 +80,10 @@ class LiveTeacher:
         hidden = self._hidden_states(ids, real)
         anchors = torch.stack([hidden[anchor] for anchor in self._anchors], dim=1)
         last = hidden[len(self._decoder.layers)]
-        norm = self._decoder.norm
-        normed = rms_norm(last.float(), last.shape[-1:], norm.weight.float(), norm.variance_epsilon).to(last.dtype)
+        normed = self._decoder.norm(last)
         log_z, best = [], []
         for rows in torch.split(normed, _HEAD_ROWS):
-            logits = self._head(rows).float()
+            logits = capped(self._head(rows).float(), self._cap)
             log_z.append(logits.logsumexp(-1))
             best.append(logits.argmax(-1))
         return Targets(anchors, normed, torch.cat(log_z), torch.cat(best))

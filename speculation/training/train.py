@@ -11,7 +11,8 @@ import torch
 from speculation.decisions.features import check_anchors
 from speculation.pdm.config import ModuleConfig
 from speculation.pdm.module import DraftModule
-from speculation.pdm.target import read_head, read_target_config, read_tensor, target_name
+from speculation.pdm.target import read_embedding, read_final_norm, read_head, read_target_config, target_name
+from speculation.pdm.tower import layer_kinds
 from speculation.pdm.vocabulary import most_frequent
 from speculation.training.examples.data import (
     Example,
@@ -40,7 +41,7 @@ from speculation.training.teacher_cache import CachedTeacher
 from speculation.training.trainer import Cadence, Trainer
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.digest import read_digest
-from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, layer_bytes
+from workers.shared.model_files.tensor_sizes import layer_bytes
 
 
 def build_module(settings: Settings, model: Path, examples: Sequence[Example], stages: tuple[int, ...]) -> DraftModule:
@@ -62,10 +63,11 @@ def build_module(settings: Settings, model: Path, examples: Sequence[Example], s
         layer_type=settings.layer_type,
         head=settings.head,
         frozen_layers=settings.init_layers[settings.layers - settings.frozen_layers :],
+        layer_kinds=layer_kinds(target, settings.init_layers),
         draft_token_ids=vocabulary,
         stages=stages,
     )
-    module = DraftModule(config, target, read_tensor(model, FINAL_NORM).float())
+    module = DraftModule(config, target, read_final_norm(model, target))
     initialise(
         module,
         model,
@@ -93,7 +95,7 @@ def build_teacher(
         hashlib.sha256(made_of.encode()).hexdigest(),
         examples,
         len(settings.anchors),
-        read_tensor(options.model, EMBEDDING).float().to(device),
+        read_embedding(options.model, read_target_config(options.model), torch.float32).to(device),
     )
     if world.rank == 0 and not cache.complete:
         cache.build(LiveTeacher(load_target(options.model, dtype, device), settings.anchors, examples))

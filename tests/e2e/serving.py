@@ -30,7 +30,7 @@ class Serving:
 
     def health(self) -> int:
         try:
-            return httpx.get(f"{self.url}/health", timeout=10, verify=False).status_code
+            return httpx.get(f"{self.url}/health", timeout=30, verify=False).status_code
         except httpx.TransportError:
             return 0
 
@@ -87,7 +87,7 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> float:
 
 
 @contextmanager
-def serving(folder: Path, model: str, *options: str, ready: float = 120.0, exit_code: int = 0) -> Iterator[Serving]:
+def serving(folder: Path, model: str, *options: str, ready: float = 300.0, exit_code: int = 0) -> Iterator[Serving]:
     """Starts a server, waits until it is healthy, and checks at the end that no process is left."""
     port = free_port()
     log = folder / f"serve-{port}.log"
@@ -107,6 +107,6 @@ def serving(folder: Path, model: str, *options: str, ready: float = 120.0, exit_
     finally:
         if launcher.poll() is None:
             launcher.send_signal(signal.SIGTERM)
-            launcher.wait(15)
+            launcher.wait(60)
     assert launcher.returncode == exit_code, log.read_text()
     assert [pid for pid in started if command(pid)] == []

@@ -15,10 +15,10 @@ import pytest
 
 from tests.e2e.serving import free_port, wait_until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 STALL = 4.0  # seconds
-BACK = 90.0  # seconds in which a group has to answer again: a few rounds of starting on a busy machine
+BACK = 400.0  # seconds in which a group has to answer again: a few rounds of starting on a very busy machine
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
 
 
@@ -74,14 +74,14 @@ class Group:
 
     def healthy(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+            return httpx.get(f"{self.url}/health", timeout=30).status_code == 200
         except httpx.TransportError:
             return False
 
     def tokens(self) -> list[int]:
         """Greedy token ids after PROMPT."""
         body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 40, "temperature": 0, "ignore_eos": True}
-        response = httpx.post(f"{self.url}/v1/completions", json={**body, "return_token_ids": True}, timeout=60)
+        response = httpx.post(f"{self.url}/v1/completions", json={**body, "return_token_ids": True}, timeout=300)
         response.raise_for_status()
         ids: list[int] = response.json()["choices"][0]["token_ids"]
         return ids
@@ -134,7 +134,7 @@ def gloo_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 def kill_in_mid_answer(group: Group, victims: tuple[str, ...]) -> None:
     """Kills `victims` while they are at work; fails unless the client of an unharmed API server is told."""
     body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", f"{group.url}/v1/completions", json=body, timeout=60) as answer:
+    with httpx.stream("POST", f"{group.url}/v1/completions", json=body, timeout=300) as answer:
         lines = answer.iter_lines()
         next(lines)
         for victim in victims:

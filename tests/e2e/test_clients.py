@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from tests.e2e.stub_api import MODEL, REPLY, Api
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "x"}}\n</tool_call>'
 NPM_VERSION = "6"
@@ -90,7 +90,7 @@ def test_the_llm_command_line_tool(api: Api, tmp_path: Path, option: str) -> Non
     if option == "--no-stream":
         command.insert(-1, option)
     environment = os.environ | {"LLM_USER_PATH": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == REPLY
 
@@ -115,7 +115,7 @@ def test_the_npm_client(api: Api, npm_folder: Path) -> None:
     script = npm_folder / "client.mjs"
     script.write_text((Path(__file__).parent / "openai_client.mjs").read_text())
     command = ["node", str(script), f"{api.url}/v1", MODEL]
-    done = subprocess.run(command, cwd=npm_folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=npm_folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     for name in ("whole", "streamed", "helper", "completion", "response", "responseStreamed"):

@@ -18,7 +18,7 @@ import pytest
 from speculation.drafters.scripted import Recording, Script
 from tests.e2e.serving import Serving, children, command, serving, wait_until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
 STALL = 4.0  # seconds
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def tokens(server: Serving, new: int = 30, **extra: object) -> list[int]:
     """Greedy token ids after PROMPT."""
     body = {"model": "tiny", "prompt": PROMPT, "max_tokens": new, "temperature": 0, "ignore_eos": True}
-    response = httpx.post(f"{server.url}/v1/completions", json={**body, "return_token_ids": True, **extra}, timeout=60)
+    response = httpx.post(f"{server.url}/v1/completions", json={**body, "return_token_ids": True, **extra}, timeout=300)
     response.raise_for_status()
     ids: list[int] = response.json()["choices"][0]["token_ids"]
     return ids
@@ -58,7 +58,7 @@ def test_every_stage_has_worked_on_the_sequence(server: Serving) -> None:
     before = [server.metric(name) for name in series]
     tokens(server, 30)
     # Figures travel with the next ping, at most about a second later.
-    wait_until(lambda: all(server.metric(name) - was >= 30 for name, was in zip(series, before, strict=True)), 10)
+    wait_until(lambda: all(server.metric(name) - was >= 30 for name, was in zip(series, before, strict=True)), 60)
 
 
 def test_a_prompt_may_fill_the_context_but_for_one_token(server: Serving) -> None:
@@ -85,7 +85,7 @@ def test_a_client_that_goes_away_frees_the_pipeline_within_a_second(server: Serv
 
 
 def wait_for_restart(server: Serving) -> None:
-    wait_until(lambda: server.health() == 200, 60)
+    wait_until(lambda: server.health() == 200, 300)
 
 
 @pytest.mark.parametrize("victim", [("--stage", "1"), ("speculation",)], ids=["stage", "rank 0"])
@@ -115,14 +115,17 @@ def test_a_hung_stage_is_noticed_and_replaced(server: Serving) -> None:
     assert tokens(server) == expected
 
 
+# Stages in rank 0's process: they start in a third of the time, and what is shown does not depend on the transport.
+ONE_PROCESS = ("--transport", "inprocess")
+
+
 @pytest.mark.parametrize(
     "options",
     [
         ("--transport", "gloo"),
-        ("--transport", "inprocess"),
-        ("--delta", "1"),
-        ("--draft-model", "tiny"),
-        ("--draft-model", "tiny", "--num-speculative-tokens", "3"),
+        (*ONE_PROCESS, "--delta", "1"),
+        (*ONE_PROCESS, "--draft-model", "tiny"),
+        (*ONE_PROCESS, "--draft-model", "tiny", "--num-speculative-tokens", "3"),
     ],
 )
 def test_transports_credits_drafters_and_policies_do_not_change_the_tokens(
@@ -138,14 +141,15 @@ def test_a_script_is_replayed_by_a_real_group(server: Serving, tmp_path: Path) -
     script = tmp_path / "script.json"
     wrong = frozenset(range(len(PROMPT) + 3, len(PROMPT) + 30, 4))
     script.write_bytes(msgspec.json.encode(Script([Recording(PROMPT + plain, wrong)])))
-    with serving(tmp_path, "tiny", "--stages", "4", "--drafter", "scripted", "--script", str(script)) as scripted:
+    drafter = ("--drafter", "scripted", "--script", str(script))
+    with serving(tmp_path, "tiny", "--stages", "4", *ONE_PROCESS, *drafter) as scripted:
         assert tokens(scripted) == plain
-        wait_until(lambda: scripted.metric("echelon:speculation_rejected_total") == len(wrong), 5)
+        wait_until(lambda: scripted.metric("echelon:speculation_rejected_total") == len(wrong), 60)
 
 
 def test_a_rehearsal_says_so_everywhere(tmp_path: Path) -> None:
-    with serving(tmp_path, "tiny", "--drafter", "scripted", "--scripted-acceptance", "1") as rehearsal:
-        response = httpx.post(f"{rehearsal.url}/v1/completions", json={"model": "tiny", "prompt": PROMPT}, timeout=60)
+    with serving(tmp_path, "tiny", *ONE_PROCESS, "--drafter", "scripted", "--scripted-acceptance", "1") as rehearsal:
+        response = httpx.post(f"{rehearsal.url}/v1/completions", json={"model": "tiny", "prompt": PROMPT}, timeout=300)
         assert response.json()["echelon"]["rehearsal"] is True
         assert "rehearsal" in rehearsal.log.read_text()
 
@@ -156,8 +160,8 @@ def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals) -
         pids = children(server.launcher.pid)
         assert len(pids) == 4  # API server, rank 0, two stages
         server.launcher.send_signal(number)
-        server.launcher.wait(15)
-        wait_until(lambda: not any(command(pid) for pid in pids), 5)
+        server.launcher.wait(60)
+        wait_until(lambda: not any(command(pid) for pid in pids), 60)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +179,7 @@ def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals) -
 def test_a_wrong_flag_is_one_clear_line(options: tuple[str, ...], message: str) -> None:
     model = () if options[0].startswith("/") else ("tiny",)
     done = subprocess.run(
-        [sys.executable, "-m", "server.cli", "serve", *model, *options], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "server.cli", "serve", *model, *options], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 2
     assert message in done.stderr
@@ -188,7 +192,7 @@ def test_a_taken_port_is_named(server: Serving) -> None:
         [sys.executable, "-m", "server.cli", "serve", "tiny", "--port", port],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 2
     assert f"--port {port}" in done.stderr
@@ -196,5 +200,5 @@ def test_a_taken_port_is_named(server: Serving) -> None:
 
 def test_the_curl_line_that_is_printed_works(server: Serving) -> None:
     (line,) = [line for line in server.log.read_text().splitlines() if line.startswith("curl ")]
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300)
     assert json.loads(done.stdout)["choices"][0]["message"]["role"] == "assistant"

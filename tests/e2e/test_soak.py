@@ -32,7 +32,7 @@ async def load(server: Serving, numbers: range) -> int:
                 "seed": number,
                 "ignore_eos": True,
             }
-            patience = rng.choice([60.0, 60.0, rng.random() * 0.1])
+            patience = rng.choice([300.0, 300.0, rng.random() * 0.1])
             try:
                 response = await http.post(f"{server.url}/v1/completions", json=body, timeout=patience)
             except httpx.TimeoutException:
@@ -46,13 +46,13 @@ async def load(server: Serving, numbers: range) -> int:
     return answered
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_thousand_requests_with_random_aborts(tmp_path: Path) -> None:
     with serving(tmp_path, "tiny", "--stages", "3", "--max-model-len", "1024") as server:
         known = {"model": "tiny", "prompt": [40, 41, 42], "max_tokens": 30, "temperature": 0, "return_token_ids": True}
 
         def known_tokens() -> list[int]:
-            response = httpx.post(f"{server.url}/v1/completions", json=known, timeout=60)
+            response = httpx.post(f"{server.url}/v1/completions", json=known, timeout=300)
             tokens: list[int] = response.json()["choices"][0]["token_ids"]
             return tokens
 
@@ -65,6 +65,6 @@ def test_a_thousand_requests_with_random_aborts(tmp_path: Path) -> None:
 
         assert children(server.launcher.pid) == pids, "a process was lost"
         assert {pid: after[pid] - before[pid] for pid in pids if after[pid] - before[pid] > GROWTH} == {}
-        wait_until(lambda: server.metric("echelon:num_requests_running") == 0, 10)
+        wait_until(lambda: server.metric("echelon:num_requests_running") == 0, 60)
         assert server.metric("echelon:num_requests_waiting") == 0
         assert known_tokens() == expected

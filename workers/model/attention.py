@@ -1,10 +1,10 @@
 """Attention over a preallocated KV slice, as a function that transformers' decoder layers call.
 
-The layers get no cache object. A `FrameContext` travels to this function through their keyword arguments instead, and
-says where the frame's keys and values belong.
+The layers get no cache object. The rows that are computed travel to this function through their keyword arguments
+instead: a `FrameContext`, which says where a frame's keys and values belong, or what a draft module is trained on.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,20 @@ CONTEXT = "echelon_frame"  # keyword under which the layers pass the context on
 def register() -> None:
     """Makes `attend` known to transformers under `NAME`; calling it again changes nothing."""
     AttentionInterface.register(NAME, attend)
+
+
+class Rows(Protocol):
+    """The rows of one pass through some layers, and what each of them sees."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None
+    ) -> Tensor:
+        """Attention in the layer with index `layer`.
+
+        `query` is [1, heads, T, head_dim], `key` and `value` [1, kv_heads, T, head_dim], rotated already; returns the
+        shape of `query`.
+        """
+        ...
 
 
 class FrameContext:
@@ -51,6 +65,30 @@ class FrameContext:
             self._masks[window, repeats] = mask
         return mask
 
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None
+    ) -> Tensor:
+        """Writes the frame's keys and values, and attends to every position before the frame's end, causally."""
+        keys, values = self.layers[layer]
+        keys[:, :, self.position : self.end] = key
+        values[:, :, self.position : self.end] = value
+
+        first = self.first_key(window)
+        _, heads, length, head_dim = query.shape
+        kv_heads = key.shape[1]
+        repeats = heads // kv_heads
+        # Query heads that share a key head become rows of one query: every kernel then reads keys and values once, and
+        # the fused kernels that refuse grouped heads together with a mask can still be used. A lone token needs no
+        # mask.
+        output = scaled_dot_product_attention(
+            query.reshape(1, kv_heads, repeats * length, head_dim),
+            keys[:, :, first : self.end],
+            values[:, :, first : self.end],
+            attn_mask=None if length == 1 else self.mask(window, repeats, query),
+            scale=scaling,
+        )
+        return output.reshape(1, heads, length, head_dim)
+
 
 def attend(
     module: nn.Module,
@@ -63,27 +101,7 @@ def attend(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Writes the frame's keys and values, and attends to every position before the frame's end, causally.
-
-    `query` is [1, heads, T, head_dim], `key` and `value` [1, kv_heads, T, head_dim]; returns [1, T, heads, head_dim].
-    """
-    frame: FrameContext = kwargs[CONTEXT]
-    keys, values = frame.layers[module.layer_idx]  # type: ignore[index]
-    position, end = frame.position, frame.end
-    keys[:, :, position:end] = key
-    values[:, :, position:end] = value
-
-    first = frame.first_key(sliding_window)
-    _, heads, length, head_dim = query.shape
-    kv_heads = key.shape[1]
-    repeats = heads // kv_heads
-    # Query heads that share a key head become rows of one query: every kernel then reads keys and values once, and
-    # the fused kernels that refuse grouped heads together with a mask can still be used. A lone token needs no mask.
-    output = scaled_dot_product_attention(
-        query.reshape(1, kv_heads, repeats * length, head_dim),
-        keys[:, :, first:end],
-        values[:, :, first:end],
-        attn_mask=None if length == 1 else frame.mask(sliding_window, repeats, query),
-        scale=scaling,
-    )
-    return output.reshape(1, heads, length, head_dim).transpose(1, 2), None
+    """What the layers call: the rows that are computed know what they see."""
+    rows: Rows = kwargs[CONTEXT]
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    return rows.attend(layer, query, key, value, scaling, sliding_window).transpose(1, 2), None

@@ -6,7 +6,7 @@ import inspect
 import transformers
 from torch import Tensor, nn
 
-from workers.model.attention import CONTEXT, FrameContext
+from workers.model.attention import CONTEXT, Rows
 from workers.model.rotary import CosSin
 from workers.shared.errors import ConfigError
 
@@ -16,7 +16,7 @@ _UNUSED = frozenset({"attention_mask", "position_ids", "past_key_values", "cache
 
 
 class DecoderLayer:
-    """A decoder layer without cache object; its attention finds the frame in a keyword argument."""
+    """A decoder layer without cache object; its attention finds the rows in a keyword argument."""
 
     def __init__(self, module: nn.Module) -> None:
         """Raises `ConfigError` where this version of transformers wants arguments that we do not know."""
@@ -38,7 +38,7 @@ class DecoderLayer:
         self._module = module
         self._fillers = dict.fromkeys(required & _UNUSED)
 
-    def __call__(self, hidden: Tensor, rotary: CosSin, frame: FrameContext) -> Tensor:
+    def __call__(self, hidden: Tensor, rotary: CosSin, rows: Rows) -> Tensor:
         """The layer's output, [1, T, hidden_size], like `hidden`."""
-        output: Tensor = self._module(hidden, **self._fillers, **{_ROTARY: rotary, CONTEXT: frame})
+        output: Tensor = self._module(hidden, **self._fillers, **{_ROTARY: rotary, CONTEXT: rows})
         return output

@@ -42,3 +42,8 @@ class RotaryTables:
         """For each layer the cosines and sines, [1, end - position, rotary size] each, of these positions."""
         views = {kind: (cos[:, position:end], sin[:, position:end]) for kind, (cos, sin) in self._tables.items()}
         return [views[kind] for kind in self._kind_of_layer]
+
+    def rows(self, positions: Tensor) -> list[CosSin]:
+        """The same for any `positions` [rows], in any order."""
+        views = {kind: (cos[:, positions], sin[:, positions]) for kind, (cos, sin) in self._tables.items()}
+        return [views[kind] for kind in self._kind_of_layer]

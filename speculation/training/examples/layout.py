@@ -26,7 +26,7 @@ class _Segment:
 
 
 class PackedRows:
-    """Layout and attention (`RowAttention`) of one training step."""
+    """Layout and attention (`Rows`) of one training step."""
 
     def __init__(self, chains: Sequence[Sequence[Chain]], offsets: Sequence[int], device: torch.device | str) -> None:
         """`chains` are those of each example, at least one; `offsets` is where each example's tokens start."""
@@ -74,6 +74,7 @@ class PackedRows:
         self._chain = torch.tensor(chain_index, device=device)
         self._kinds = kinds
         self._positions = torch.tensor(finished_position + chain_position, device=device)
+        self._length = max(chain_position) + 1
         self._newest_row = torch.tensor(newest_row, device=device)
         self.newest = torch.tensor(newest_index, device=device)  # [chains], indices of tokens
         self.rows = finished_total + len(chain_index)
@@ -83,15 +84,19 @@ class PackedRows:
         last = len(module.config.anchors) - 1
         finished = module.features(last, anchors[self._finished])
         unfinished = module.mixed_features(self._kinds, anchors[self._chain])
-        hidden = module.tower(torch.cat([finished, unfinished]), self._positions, self)
+        rows = torch.cat([finished, unfinished])
+        tables = module.rotary.tables(self._length, rows.dtype, rows.device)
+        hidden = module.tower(rows, tables.rows(self._positions), self)
         return hidden[self._newest_row]
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """See `RowAttention`."""
+    def attend(
+        self, _layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, _window: int | None
+    ) -> Tensor:
+        """See `Rows`."""
         # Under autocast the rotation leaves queries and keys in float32.
-        queries = torch.split(query.to(value.dtype), self._sizes, dim=1)
-        keys = torch.split(key.to(value.dtype), self._sizes, dim=1)
-        values = torch.split(value, self._sizes, dim=1)
+        queries = torch.split(query[0].to(value.dtype), self._sizes, dim=1)
+        keys = torch.split(key[0].to(value.dtype), self._sizes, dim=1)
+        values = torch.split(value[0], self._sizes, dim=1)
         examples = len(self._segments)
         finished = [
             scaled_dot_product_attention(
@@ -108,7 +113,7 @@ class PackedRows:
             )
             for at, segment in enumerate(self._segments)
         ]
-        return torch.cat([*finished, *unfinished], dim=1)
+        return torch.cat([*finished, *unfinished], dim=1)[None]
 
 
 def _finished(chains: Sequence[Chain]) -> int:

@@ -25,10 +25,10 @@ class DenseRows:
     def __init__(self, visible: Tensor) -> None:
         self._visible = visible
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        return scaled_dot_product_attention(
-            query[None], key[None], value[None], attn_mask=self._visible, scale=scaling, enable_gqa=True
-        )[0]
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None
+    ) -> Tensor:
+        return scaled_dot_product_attention(query, key, value, attn_mask=self._visible, scale=scaling, enable_gqa=True)
 
 
 def dense_logits(module: DraftModule, features: FeatureMap, anchors: Tensor, fill: int, rule: MaskRule) -> Tensor:
@@ -46,7 +46,8 @@ def dense_logits(module: DraftModule, features: FeatureMap, anchors: Tensor, fil
     )
     kinds = [features.kind(depth) for depth, _ in rows]
     times = torch.tensor([time for _, time in rows])
-    hidden = module.tower(module.mixed_features(kinds, anchors[times]), times, DenseRows(visible))
+    rotary = module.rotary_tables(length).rows(times)
+    hidden = module.tower(module.mixed_features(kinds, anchors[times]), rotary, DenseRows(visible))
     return module.logits(hidden[:length])
 
 
