@@ -2,12 +2,10 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-import msgspec
 from fastapi import APIRouter
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
 
-from server.errors import ApiError
 from server.service import Service, engine_errors
 
 
@@ -18,11 +16,8 @@ def operations_router(service: Service) -> APIRouter:
     @router.get("/health")
     @router.get("/ready")
     async def ready() -> Response:
-        try:
-            with engine_errors():
-                info = service.engine.info
-        except ApiError as error:  # asked again and again, which is not worth a line each time
-            return JSONResponse(msgspec.to_builtins(error.body), error.status, headers=dict(error.headers or {}))
+        with engine_errors():
+            info = service.engine.info
         return JSONResponse({"status": "ok", "stages": info.stages, "rehearsal": info.rehearsal})
 
     @router.get("/live")
