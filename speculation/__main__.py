@@ -11,8 +11,7 @@ import zmq
 from speculation.channels import Channels
 from speculation.decisions.governor import Governor
 from speculation.decisions.policy import choose_policy
-from speculation.drafters.choose import choose_drafter, with_emulated_time, with_forced_tokens
-from speculation.drafters.governed import GovernedDrafter
+from speculation.drafters.build import build_drafters
 from speculation.engine import Engine
 from workers.decisions.check_config import check_config
 from workers.shared.config import EngineConfig, load_config
@@ -46,17 +45,13 @@ def main() -> int:
 
 def serve(config: EngineConfig) -> None:
     """Runs the engine until SIGTERM or SIGINT; with the in-process transport the stages run here too, in threads."""
-    model = Path(config.model)
     policy = choose_policy(config)
-    vocab_size = read_facts(model).vocab_size
+    vocab_size = read_facts(Path(config.model)).vocab_size
     governor = Governor(config.stages)
-    drafter = with_emulated_time(choose_drafter(config, vocab_size), config.emulate.draft_ms)
-    if not config.drafter.always:
-        drafter = GovernedDrafter(drafter, governor)
-    drafter = with_forced_tokens(drafter, config.drafter, model)
+    drafters = build_drafters(config, vocab_size, governor)
     context: zmq.Context[Any] = zmq.Context()
     channels = Channels(context, config.endpoints, config.stall_timeout)
-    engine = Engine(config, vocab_size, policy, drafter, channels, governor)
+    engine = Engine(config, vocab_size, policy, drafters, channels, governor)
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: engine.stop())
     threads = []

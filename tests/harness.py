@@ -14,7 +14,8 @@ import zmq
 from speculation.channels import Channels
 from speculation.decisions.governor import Governor
 from speculation.decisions.policy import choose_policy
-from speculation.drafters.base import Drafter, DrafterWrapper
+from speculation.drafters.base import Drafter, DrafterWrapper, Maker
+from speculation.drafters.guarded import GuardedDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.engine import Engine
 from workers.shared.bus import encode, open_socket
@@ -45,13 +46,22 @@ class SwitchableDrafter(DrafterWrapper):
         super().__init__(NoDrafter())
         self.anchors = anchors
 
-    @property
-    def current(self) -> Drafter:
-        return self._inner
-
-    @current.setter
-    def current(self, drafter: Drafter) -> None:
+    def switch(self, drafter: Drafter) -> None:
         self._inner = drafter
+
+
+class Drafting:
+    """The drafters of all slots of an engine."""
+
+    def __init__(self, slots: int, anchors: tuple[int, ...]) -> None:
+        self._inner = [SwitchableDrafter(anchors) for _ in range(slots)]
+        self.guarded = [GuardedDrafter(inner) for inner in self._inner]
+        self.may_fail = False
+
+    def use(self, drafter: Drafter | Maker) -> None:
+        """From now on, `drafter` for whatever slot, if it keeps nothing from one request to the next; or one each."""
+        for slot, inner in enumerate(self._inner):
+            inner.switch(drafter if isinstance(drafter, Drafter) else drafter(slot))
 
 
 @dataclass
@@ -146,7 +156,7 @@ class LocalEngine:
     """A running engine and what a test needs of it."""
 
     client: Client
-    drafter: SwitchableDrafter
+    drafting: Drafting
     engine: Engine
     vocab_size: int
     config: EngineConfig
@@ -191,9 +201,9 @@ def local_engine(
     )
     vocab_size = read_facts(folder).vocab_size
     context: zmq.Context[Any] = zmq.Context()
-    drafter = SwitchableDrafter(anchors)
+    drafting = Drafting(config.sequences, anchors)
     channels = Channels(context, config.endpoints)
-    engine = Engine(config, vocab_size, choose_policy(config), drafter, channels, Governor(config.stages))
+    engine = Engine(config, vocab_size, choose_policy(config), drafting.guarded, channels, Governor(config.stages))
     failures: list[Exception] = []
 
     def run() -> None:
@@ -208,7 +218,7 @@ def local_engine(
     client = Client(context, config.endpoints.bus)
     try:
         client.status()
-        yield LocalEngine(client, drafter, engine, vocab_size, config)
+        yield LocalEngine(client, drafting, engine, vocab_size, config)
     finally:
         engine.stop()
         for running in (thread, *stages):
@@ -217,3 +227,4 @@ def local_engine(
         channels.close()
         context.term()
     assert not failures, failures
+    assert drafting.may_fail or not any(drafter.failures for drafter in drafting.guarded), "a drafter failed"

@@ -12,6 +12,7 @@ from workers.shared.bus import encode, open_socket
 from workers.shared.messages import (
     Abort,
     EngineInfo,
+    EngineStats,
     Failed,
     FromEngine,
     Generate,
@@ -149,11 +150,13 @@ class StubEngine:
             info=msgspec.structs.replace(self.info, fingerprint=self.fingerprint),
             running=min(1, open_requests),
             waiting=max(0, open_requests - 1),
-            counts=SpeculationCounts(drafted=3 * number, accepted=2 * number, rejected=number, cycles=4 * number),
-            full_cycles=10 * number,
-            full_cycle_ns=2 * number * 10**9,
-            drafts=5 * number,
-            draft_ns=number * 10**8,
+            stats=EngineStats(
+                counts=SpeculationCounts(drafted=3 * number, accepted=2 * number, rejected=number, cycles=4 * number),
+                full_cycles=10 * number,
+                full_cycle_ns=2 * number * 10**9,
+                drafts=5 * number,
+                draft_ns=number * 10**8,
+            ),
             quiet=False,
             stages=[timings] * self.info.stages,
         )

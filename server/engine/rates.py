@@ -30,9 +30,9 @@ class EngineFigures:
             _ratio(new.busy_ns - old.busy_ns, new.total_ns - old.total_ns)
             for old, new in zip(previous.stages, status.stages, strict=True)
         ]
-        cycles = status.full_cycles - previous.full_cycles
+        cycles = status.stats.full_cycles - previous.stats.full_cycles
         if cycles > 0:
-            cycle_ns = (status.full_cycle_ns - previous.full_cycle_ns) / cycles
+            cycle_ns = (status.stats.full_cycle_ns - previous.stats.full_cycle_ns) / cycles
             self.cycle_seconds = cycle_ns / _NS
             self.fixed_cost_seconds = (cycle_ns - _slowest_frame_ns(previous.stages, status.stages)) / _NS
 

@@ -9,7 +9,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.errors import ApiError
 from server.middleware.error_handlers import error_response
 
-_OPEN_PATHS = frozenset({"/health", "/live", "/ready", "/metrics"})  # for load balancers and Prometheus
+_OPEN_PATHS = frozenset(
+    {"/health", "/live", "/ready", "/metrics", "/status"}
+)  # for load balancers, Prometheus and other tools of operators
 
 
 class ApiKeys:

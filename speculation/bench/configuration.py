@@ -1,10 +1,12 @@
 """What is compared, and how each contender is started. Pure."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from workers.shared.drafters import DRAFTERS, DrafterName, DrafterRow
 from workers.shared.errors import ConfigError
 from workers.shared.options.declared import flags, given, within
 from workers.shared.options.engine import EngineOptions
@@ -15,7 +17,7 @@ BENCH = "Bench"
 class Method(NamedTuple):
     """A drafter and a frame policy on the same workers, or a baseline."""
 
-    drafter: str | None  # of `echelon serve`; None: served by something else
+    drafter: DrafterName | None  # of `echelon serve`; None: served by something else
     rounds: bool = False  # draft-then-verify: a few drafts, one frame with all of them, its sample
     one_device: bool = False
 
@@ -36,9 +38,15 @@ METHODS = {
     SINGLE: Method("none", one_device=True),
     HUGGING_FACE: Method(None, one_device=True),
 }
-USES_MODULE = ("pdm", "pdm+ngram")
-USES_MODEL = ("model", "dtv-model")
-REHEARSALS = ("scripted", "dtv-scripted")
+
+
+def _methods(are: Callable[[DrafterRow], bool]) -> tuple[str, ...]:
+    return tuple(name for name, method in METHODS.items() if method.drafter and are(DRAFTERS[method.drafter]))
+
+
+USES_MODULE = _methods(lambda row: row.needs_module)
+USES_MODEL = _methods(lambda row: row.needs_model)
+REHEARSALS = _methods(lambda row: row.needs_script)
 
 
 # What a bench chooses for each contender is none of its engine's options.

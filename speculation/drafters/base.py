@@ -1,9 +1,11 @@
 """The interface of a drafter."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
 
+from workers.shared.config import EngineConfig
 from workers.shared.messages import Sampling, Tap
 
 
@@ -20,28 +22,41 @@ class Draft(NamedTuple):
         return self.candidates[0]
 
 
+class Pending(Enum):
+    """Says that there will be a guess, once something has arrived or has been computed that is on its way."""
+
+    PENDING = "pending"
+
+
+PENDING: Final = Pending.PENDING
+
+# A guess, or none for this text (None), or none yet (PENDING). A frame goes without what is not to be had; it waits
+# for what is pending.
+Answer = Draft | Pending | None
+
+
 class Start(NamedTuple):
     """Where a request starts."""
 
-    slot: int = 0
     epoch: int = 0
     reused: int = 0  # positions of the prompt that are not computed again
 
 
 class Drafter(ABC):
-    """Guesses one token at a time. A guess may be wrong or missing, never harmful.
+    """Guesses one token at a time, for the requests that have one KV slot, one after the other.
 
-    Only `draft` must be written; the other methods tell what happens, to those that want to know.
+    A guess may be wrong or missing, never harmful. Only `draft` must be written; the other methods tell what happens,
+    to those that want to know.
     """
 
     anchors: tuple[int, ...] = ()  # hidden states of the target that it wants tapped, by index; 0 is never among them
 
-    def kept(self, slot: int) -> int | None:
-        """Positions of a KV slot whose hidden states it has kept; None if it needs none."""
+    def kept(self) -> int | None:
+        """Positions of the slot whose hidden states it has kept; None if it needs none."""
         return None
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:  # noqa: B027
-        """A request starts; of its slot only the reused positions are still true."""
+        """A request starts; of the slot only the reused positions are still true."""
 
     def verified(self, tokens: Sequence[int], count: int) -> None:  # noqa: B027
         """One more token is verified: `tokens[:count]` are final; what follows are drafts."""
@@ -50,18 +65,25 @@ class Drafter(ABC):
         """The draft at `position` was wrong; frames from there on carry `epoch`. `verified` follows."""
 
     def tap(self, tap: Tap) -> None:  # noqa: B027
-        """Hidden states have arrived."""
+        """Hidden states of the slot have arrived."""
 
     def advance(self) -> bool:
         """Does a little of what can be done ahead, while nothing else is to be done; returns whether more is left."""
         return False
 
     @abstractmethod
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
+    def draft(self, tokens: Sequence[int]) -> Answer:
         """The token after `tokens`, which ends with drafts that are not verified yet.
 
-        None means no guess for now; the engine asks again after the next event.
+        Where there is none the engine asks again after the next event.
         """
+
+
+# Makes the drafter of a KV slot, given its number, with all that it will need in memory.
+Maker = Callable[[int], Drafter]
+
+# Loads what the drafters of all slots share. Given the vocabulary's size; raises `ConfigError` naming the flag.
+Loader = Callable[[EngineConfig, int], Maker]
 
 
 def chunk_end(start: int, prompt: int, size: int) -> int:
@@ -80,9 +102,9 @@ class DrafterWrapper(Drafter):
         self.anchors = inner.anchors
         self._inner = inner
 
-    def kept(self, slot: int) -> int | None:
+    def kept(self) -> int | None:
         """What the wrapped drafter has kept."""
-        return self._inner.kept(slot)
+        return self._inner.kept()
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """For the wrapped drafter."""
@@ -104,6 +126,6 @@ class DrafterWrapper(Drafter):
         """The wrapped drafter's work ahead."""
         return self._inner.advance()
 
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
-        """The wrapped drafter's guess."""
+    def draft(self, tokens: Sequence[int]) -> Answer:
+        """The wrapped drafter's answer."""
         return self._inner.draft(tokens)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from speculation.drafters.base import Draft, Drafter, DrafterWrapper, Start
+from speculation.drafters.base import Answer, Draft, Drafter, DrafterWrapper, Start
 from speculation.drafters.ngram import NgramDrafter
 from workers.shared.messages import Sampling
 
@@ -95,8 +95,8 @@ class CombinedDrafter(DrafterWrapper):
         self._inner.rejected(position, epoch)
         self._ngram.rejected(position, epoch)
 
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
-        """The better guess; where the module has to be asked, None until its guess is there."""
+    def draft(self, tokens: Sequence[int]) -> Answer:
+        """The better guess; where the module has to be asked, its guess is waited for."""
         position = len(tokens)
         found = self._ngram.look_up(tokens)
         if found is None:
@@ -106,7 +106,9 @@ class CombinedDrafter(DrafterWrapper):
         if precision >= self._enough:
             return Draft((lookup,), precision)
         guess = self._inner.draft(tokens)
-        if guess is None or guess.token == lookup:
+        if guess is None:
+            return Draft((lookup,), precision)
+        if not isinstance(guess, Draft) or guess.token == lookup:
             return guess
         # The probability of a sampled token says less about whether the target samples it too.
         unsure = self._greedy and (guess.confidence or 0.0) < _UNSURE and length >= _LONG_MATCH

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from speculation.drafters.base import Draft, Drafter, DrafterWrapper
+from speculation.drafters.base import Answer, Draft, Drafter, DrafterWrapper
 
 
 class EmulatedDrafter(DrafterWrapper):
@@ -13,10 +13,10 @@ class EmulatedDrafter(DrafterWrapper):
         super().__init__(inner)
         self._draft_ns = int(draft_ms * 1e6)
 
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
-        """The wrapped drafter's guess, once its time has passed."""
+    def draft(self, tokens: Sequence[int]) -> Answer:
+        """The wrapped drafter's answer, a guess once its time has passed."""
         due = time.perf_counter_ns() + self._draft_ns
         guess = self._inner.draft(tokens)
-        if guess is not None and (left := due - time.perf_counter_ns()) > 0:
+        if isinstance(guess, Draft) and (left := due - time.perf_counter_ns()) > 0:
             time.sleep(left * 1e-9)
         return guess

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from speculation.drafters.base import Draft, Drafter, DrafterWrapper, Start
+from speculation.drafters.base import Answer, Draft, Drafter, DrafterWrapper, Start
 from workers.shared.grammar import GrammarFailed, GrammarMatcher, Grammars, only_choice, permits
 from workers.shared.messages import Sampling
 
@@ -34,7 +34,7 @@ class ForcedDrafter(DrafterWrapper):
             if self._matcher.token(place) != tokens[count - 1]:
                 self._matcher.write(place, [tokens[count - 1]])
 
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
+    def draft(self, tokens: Sequence[int]) -> Answer:
         """The only legal token, else the other drafter's guess if it is legal."""
         allowed = self._allowed(tokens)
         if allowed is None:
@@ -43,8 +43,8 @@ class ForcedDrafter(DrafterWrapper):
         if forced is not None:
             return Draft((forced,))
         guess = self._inner.draft(tokens)
-        if guess is None:
-            return None
+        if not isinstance(guess, Draft):
+            return guess
         legal = tuple(token for token in guess.candidates if permits(allowed, token))
         return Draft(legal, guess.confidence) if legal else None
 

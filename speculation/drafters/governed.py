@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from speculation.decisions.governor import Governor
-from speculation.drafters.base import Draft, Drafter, DrafterWrapper
+from speculation.drafters.base import Answer, Drafter, DrafterWrapper
 
 
 class GovernedDrafter(DrafterWrapper):
@@ -13,6 +13,6 @@ class GovernedDrafter(DrafterWrapper):
         super().__init__(inner)
         self._governor = governor
 
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
-        """The wrapped drafter's guess, if drafts are wanted now."""
+    def draft(self, tokens: Sequence[int]) -> Answer:
+        """The wrapped drafter's answer, if drafts are wanted now."""
         return self._inner.draft(tokens) if self._governor.drafting else None

@@ -1,5 +1,6 @@
-"""Loads a draft model and makes a drafter of it."""
+"""Loads a draft model and makes drafters of it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from workers.shared.progress import Progress
 _TOKENIZER = "tokenizer.json"
 
 
-def load_model_drafter(engine: EngineConfig) -> ModelDrafter:
+def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], ModelDrafter]:
     """The configured draft model, in the engine's dtype, with as many KV slots as the engine.
 
     Beyond the draft model's own context there are no drafts. Raises `ConfigError` where it cannot be read, or has
@@ -41,7 +42,7 @@ def load_model_drafter(engine: EngineConfig) -> ModelDrafter:
             sequences=engine.sequences,
             progress=progress.update,
         )
-    return ModelDrafter(shard, facts.vocab_size, capacity)
+    return lambda slot: ModelDrafter(shard, facts.vocab_size, capacity, slot)
 
 
 def check_vocabulary(draft: Path, target: Path) -> None:

@@ -1,9 +1,12 @@
-"""Loads a draft module and makes a drafter of it."""
+"""Loads a draft module and makes drafters of it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from speculation.drafters.combined import CombinedDrafter
+from speculation.drafters.ngram import load as load_ngram
 from speculation.drafters.pdm import PdmDrafter
 from speculation.pdm.authors import read_authors
 from speculation.pdm.checkpoint import load_module
@@ -14,9 +17,10 @@ from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.memory import Need, available_host_bytes, check_fits, module_bytes
 from workers.shared.progress import Progress
+from workers.shared.time_slices import available_cores
 
 
-def load_pdm(engine: EngineConfig) -> PdmDrafter:
+def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], PdmDrafter]:
     """The configured draft module for the engine's model and split.
 
     On a CPU that multiplies bfloat16 it has that dtype, with weights of eight bits for drafts; on another CPU it is
@@ -41,7 +45,21 @@ def load_pdm(engine: EngineConfig) -> PdmDrafter:
             quantize(module)
         embedding = read_embedding(model, read_target_config(model), dtype).to(device)
     capacity = engine.max_model_len
-    return PdmDrafter(lambda: DraftRuntime(module, engine.split, capacity), embedding, module, capacity)
+    return lambda slot: PdmDrafter(DraftRuntime(module, engine.split, capacity), embedding, module, capacity)
+
+
+def load_combined(engine: EngineConfig, vocab_size: int) -> Callable[[int], CombinedDrafter]:
+    """The module beside n-gram lookup."""
+    module, ngram = load(engine, vocab_size), load_ngram(engine, vocab_size)
+    delays = _shares_cores(engine)
+    return lambda slot: CombinedDrafter(module(slot), ngram(slot), module_delays_stages=delays)
+
+
+def _shares_cores(engine: EngineConfig) -> bool:
+    """Whether the draft module and the stages have fewer cores between them than threads."""
+    if engine.drafter.device != "cpu" or engine.devices[0] != "cpu":
+        return False
+    return available_cores() < engine.stages * engine.threads + engine.drafter.threads
 
 
 def _cpu_dtype() -> torch.dtype:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from speculation.drafters.base import Draft, Drafter, Start, chunk_end
+from speculation.drafters.base import PENDING, Answer, Drafter, Start, chunk_end
 from speculation.drafters.candidates import draft_from
 from workers.model.shard import Shard
 from workers.sampling.sampler import Sampler
@@ -20,22 +20,19 @@ _ROWS_AHEAD = 32  # tokens in one go: rank 0 must not be away for long
 class ModelDrafter(Drafter):
     """Picks as the target's sampler does: the request's parameters, the same noise, its own logits."""
 
-    def __init__(self, shard: Shard, vocab_size: int, capacity: int) -> None:
-        """`shard` holds all layers of the model, and a KV slot of `capacity` positions for each of the engine's."""
+    def __init__(self, shard: Shard, vocab_size: int, capacity: int, slot: int) -> None:
+        """`shard` holds all layers of the model and, of its KV slots of `capacity` positions, `slot` is this one's."""
         self._shard = shard
+        self._slot = slot
         self._capacity = capacity
         self._sampler = Sampler(vocab_size, shard.device)
-        self._slots: dict[int, list[int]] = {}  # by KV slot: the tokens whose keys and values it holds
-        self._slot = 0
-        self._held: list[int] = []  # of the running request's slot
+        self._held: list[int] = []  # the tokens whose keys and values are in the slot
         self._sampling = Sampling(seed=0)
         self._final: list[int] = []  # prompt and verified tokens
         self._prompt_tokens = 0
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Takes over what the slot still holds of this prompt, which may be more than the target reuses."""
-        self._slot = start.slot
-        self._held = self._slots.setdefault(start.slot, [])
         most = min(len(self._held), len(prompt))
         self.rejected(next((place for place in range(most) if self._held[place] != prompt[place]), most), start.epoch)
         self._sampling = sampling
@@ -58,11 +55,13 @@ class ModelDrafter(Drafter):
         self._compute(self._final, end)
         return True
 
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
-        """Candidates for the next position; None while it is behind by whole chunks, or past its context."""
+    def draft(self, tokens: Sequence[int]) -> Answer:
+        """Candidates for the next position; pending while it is behind by whole chunks, none past its context."""
         count = len(tokens)
-        if count > self._capacity or self._chunk_end() is not None:
+        if count > self._capacity:
             return None
+        if self._chunk_end() is not None:
+            return PENDING
         logits = self._shard.logits(self._compute(tokens, count))
         prompt, output = tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
         return draft_from(logits, self._sampler, self._sampling, count, prompt, output)

@@ -1,9 +1,19 @@
 """Prompt lookup: what followed the last time these tokens stood here (arXiv 2304.04487; prompt-lookup decoding)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from speculation.drafters.base import Draft, Drafter, Start
+from workers.shared.config import EngineConfig
+from workers.shared.errors import ConfigError
 from workers.shared.messages import Sampling
+
+
+def load(engine: EngineConfig, vocab_size: int) -> "Callable[[int], NgramDrafter]":
+    """See `Loader`."""
+    longest, shortest = engine.drafter.ngram_max, engine.drafter.ngram_min
+    if not 1 <= shortest <= longest:
+        raise ConfigError("--ngram-min must be at least 1 and at most --ngram-max")
+    return lambda slot: NgramDrafter(longest, shortest)
 
 
 class NgramDrafter(Drafter):

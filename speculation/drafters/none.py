@@ -2,12 +2,18 @@
 
 from collections.abc import Sequence
 
-from speculation.drafters.base import Draft, Drafter
+from speculation.drafters.base import Drafter, Maker
+from workers.shared.config import EngineConfig
+
+
+def load(engine: EngineConfig, vocab_size: int) -> Maker:
+    """See `Loader`."""
+    return lambda slot: NoDrafter()
 
 
 class NoDrafter(Drafter):
     """Never guesses."""
 
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
+    def draft(self, tokens: Sequence[int]) -> None:
         """Always None."""
-        return None
+        return

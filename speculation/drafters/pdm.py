@@ -4,14 +4,14 @@ Taps arrive whenever they arrive; a draft waits for exactly those that its rows 
 module"), so what is drafted does not depend on timing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from speculation.decisions.features import FeatureMap
-from speculation.drafters.base import Draft, Drafter, Start, chunk_end
+from speculation.drafters.base import PENDING, Answer, Drafter, Start, chunk_end
 from speculation.drafters.candidates import draft_from
 from speculation.pdm.module import DraftModule
 from speculation.pdm.runtime import DraftRuntime
@@ -29,62 +29,36 @@ class _Source:
     filled: int = 0  # positions
 
 
-class _Slot:
-    """What is kept of one KV slot: anchors `[capacity, anchors, H]`, and the module's persistent rows."""
-
-    def __init__(self, runtime: DraftRuntime, buffer: Tensor) -> None:
-        self.runtime = runtime
-        self.buffer = buffer
-        self.embedded = 0  # positions whose column 0 is filled
-        self.sources = _sources(runtime.features)
-
-    def keep(self, positions: int) -> None:
-        """Whatever is at `positions` and behind is to be written anew."""
-        self.embedded = min(self.embedded, positions)
-        for source in self.sources.values():
-            source.filled = min(source.filled, positions)
-
-    def filled(self, depth: int) -> int:
-        """Positions for which everything that a token of `depth` owns is here."""
-        kind = self.runtime.features.kind(depth)
-        owned = [source.filled for source in self.sources.values() if source.columns[0] <= kind]
-        return min(owned, default=len(self.buffer))
-
-
 class PdmDrafter(Drafter):
     """Collects anchors and runs the module when those of a draft are complete."""
 
-    def __init__(
-        self, make_runtime: Callable[[], DraftRuntime], embedding: Tensor, module: DraftModule, capacity: int
-    ) -> None:
-        """`make_runtime` makes a slot's runtime; `embedding` is the target's table `[V, H]`."""
-        vocab_size = module.config.vocab_size
-        self._make_runtime = make_runtime
+    def __init__(self, runtime: DraftRuntime, embedding: Tensor, module: DraftModule, capacity: int) -> None:
+        """`runtime` holds the module's persistent rows; `embedding` is the target's table `[V, H]`."""
+        vocab_size, features = module.config.vocab_size, runtime.features
+        self.anchors = features.anchors[1:]
+        self._runtime = runtime
         self._embedding = embedding
         self._draft_to_target = module.draft_to_target
-        self._capacity = capacity
+        self._stages = features.stages
         self._sampler = Sampler(vocab_size, embedding.device)
         self._logits = torch.full((vocab_size,), -torch.inf, device=embedding.device)
-        self._slots: dict[int, _Slot] = {}
-        self._at = 0  # the slot of the running request
-        self._slot = self._slot_at(0)
-        self._stages = self._slot.runtime.features.stages
-        self.anchors = self._slot.runtime.features.anchors[1:]
+        shape = (capacity, len(features.anchors), embedding.shape[1])
+        self._buffer = torch.zeros(shape, dtype=embedding.dtype, device=embedding.device)  # anchors by position
+        self._embedded = 0  # positions whose column 0 is filled
+        self._sources = _sources(features)
         self._sampling = Sampling(seed=0)
         self._prompt_tokens = 0
         self._verified = 0
         self._origins = [(0, 0)]  # epochs of this request, each with its first position
 
-    def kept(self, slot: int) -> int | None:
+    def kept(self) -> int | None:
         """Positions whose anchors have all arrived."""
-        return self._slots[slot].filled(self._stages) if slot in self._slots else 0
+        return self._filled(self._stages)
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Embeds the prompt and forgets everything but what is reused."""
-        self._at = start.slot
-        self._slot = self._slot_at(start.slot)
-        self._slot.runtime.reset(start.reused)
-        self._slot.keep(start.reused)
+        self._runtime.reset(start.reused)
+        self._keep(start.reused)
         self._sampling = sampling
         self._prompt_tokens = len(prompt)
         self._verified = 0
@@ -94,13 +68,15 @@ class PdmDrafter(Drafter):
     def rejected(self, position: int, epoch: int) -> None:
         """Whatever was tapped from `position` on belongs to dead drafts."""
         self._origins.append((epoch, position))
-        self._slot.keep(position)
+        self._keep(position)
 
     def tap(self, tap: Tap) -> None:
         """Stores hidden states unless they are of a dead frame."""
         if not self._is_alive(tap):
             return
-        buffer, source = self._slot.buffer, self._slot.sources[tap.stage]
+        buffer, source = self._buffer, self._sources[tap.stage]
+        if tap.position > source.filled:
+            return  # what came before it has been missed, so the rest is of no use either
         shape = (-1, len(source.columns), buffer.shape[-1])
         states = torch.frombuffer(bytearray(tap.data), dtype=getattr(torch, tap.dtype)).view(shape)
         end = tap.position + len(states)
@@ -114,34 +90,32 @@ class PdmDrafter(Drafter):
 
     def advance(self) -> bool:
         """Computes persistent rows of finished tokens: the prompt's, and those left behind while nobody asked."""
-        slot = self._slot
-        start = slot.runtime.cached
+        start = self._runtime.cached
         end = chunk_end(start, self._prompt_tokens, _ROWS_AHEAD)
         finished = max(self._prompt_tokens, self._verified - self._stages)
-        if end > min(finished, slot.filled(self._stages)):
+        if end > min(finished, self._filled(self._stages)):
             return False
-        slot.runtime.extend(slot.buffer[start:end])
+        self._runtime.extend(self._buffer[start:end])
         return True
 
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
-        """Candidates by the module's logits, shaped and ordered as the request samples; None until anchors are here."""
-        slot = self._slot
-        if slot.runtime.cached < self._prompt_tokens:
-            return None
+    def draft(self, tokens: Sequence[int]) -> Answer:
+        """Candidates by the module's logits, shaped and ordered as the request samples, once the anchors are here."""
+        if self._runtime.cached < self._prompt_tokens:
+            return PENDING
         newest = len(tokens) - 1
-        plan = slot.runtime.plan(self._origin(), newest)
-        if any(slot.filled(row.depth) <= row.position for row in plan.rows):
-            return None
+        plan = self._runtime.plan(self._origin(), newest)
+        if any(self._filled(row.depth) <= row.position for row in plan.rows):
+            return PENDING
         self._embed(tokens, len(tokens))
         first = plan.rows[0].position
-        logits = slot.runtime.draft(plan, slot.buffer[first : newest + 1])
+        logits = self._runtime.draft(plan, self._buffer[first : newest + 1])
         self._logits[self._draft_to_target] = logits
         prompt, output = tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
         return draft_from(self._logits, self._sampler, self._sampling, len(tokens), prompt, output)
 
     def _is_alive(self, tap: Tap) -> bool:
         """A frame is dead if a later epoch began at or before it; of frames of earlier requests, that is all."""
-        if tap.sequence != self._at or tap.epoch < self._origins[0][0]:
+        if tap.epoch < self._origins[0][0]:
             return False
         for epoch, position in reversed(self._origins):  # taps are late by an epoch or two, seldom more
             if epoch <= tap.epoch:
@@ -155,19 +129,22 @@ class PdmDrafter(Drafter):
         return max(self._origins[-1][1], self._prompt_tokens)
 
     def _embed(self, tokens: Sequence[int], count: int) -> None:
-        slot = self._slot
-        if slot.embedded < count:
-            ids = torch.tensor(tokens[slot.embedded : count], device=self._embedding.device)
-            slot.buffer[slot.embedded : count, 0] = self._embedding[ids]
-            slot.embedded = count
+        if self._embedded < count:
+            ids = torch.tensor(tokens[self._embedded : count], device=self._embedding.device)
+            self._buffer[self._embedded : count, 0] = self._embedding[ids]
+            self._embedded = count
 
-    def _slot_at(self, number: int) -> _Slot:
-        if number not in self._slots:
-            runtime = self._make_runtime()
-            shape = (self._capacity, len(runtime.features.anchors), self._embedding.shape[1])
-            buffer = torch.zeros(shape, dtype=self._embedding.dtype, device=self._embedding.device)
-            self._slots[number] = _Slot(runtime, buffer)
-        return self._slots[number]
+    def _keep(self, positions: int) -> None:
+        """Whatever is at `positions` and behind is to be written anew."""
+        self._embedded = min(self._embedded, positions)
+        for source in self._sources.values():
+            source.filled = min(source.filled, positions)
+
+    def _filled(self, depth: int) -> int:
+        """Positions for which everything that a token of `depth` owns is here."""
+        kind = self._runtime.features.kind(depth)
+        owned = [source.filled for source in self._sources.values() if source.columns[0] <= kind]
+        return min(owned, default=len(self._buffer))
 
 
 def _sources(features: FeatureMap) -> dict[int, _Source]:

@@ -6,9 +6,21 @@ from pathlib import Path
 
 import msgspec
 
-from speculation.drafters.base import Draft, Drafter, Start
+from speculation.drafters.base import Answer, Draft, Drafter, Maker, Start
+from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.messages import Sampling
+
+
+def load(engine: EngineConfig, vocab_size: int) -> Maker:
+    """See `Loader`."""
+    path, acceptance = engine.drafter.script, engine.drafter.scripted_acceptance
+    if (path is None) == (acceptance is None):
+        raise ConfigError("--drafter scripted needs either --script FILE or --scripted-acceptance P, not both")
+    if path is None:
+        return lambda slot: MadeUpDrafter(vocab_size)
+    script = load_script(Path(path))
+    return lambda slot: ScriptedDrafter(script, vocab_size)
 
 
 class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +58,7 @@ class ScriptedDrafter(Drafter):
         given = list(prompt)
         self._recording = next((r for r in self._recordings if r.tokens[: len(given)] == given), None)
 
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
+    def draft(self, tokens: Sequence[int]) -> Answer:
         """The recorded token at this position, or the one after it in the vocabulary where the script says wrong."""
         recording, position = self._recording, len(tokens)
         if recording is None or position >= len(recording.tokens):
@@ -62,6 +74,6 @@ class MadeUpDrafter(Drafter):
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
 
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
+    def draft(self, tokens: Sequence[int]) -> Answer:
         """A token that depends on the position only."""
         return Draft((random.Random(len(tokens)).randrange(self._vocab_size),))

@@ -33,39 +33,39 @@ def engine(request: pytest.FixtureRequest, default_model: Path) -> Iterator[Loca
 
 def test_greedy_tokens_are_those_of_the_cpu(engine: LocalEngine, default_model: Path) -> None:
     (expected,) = generate(default_model, [PROMPT], NEW)
-    engine.drafter.current = NoDrafter()
+    engine.drafting.use(NoDrafter())
     assert engine.client.generate(PROMPT, NEW).tokens == expected
 
 
 def test_tokens_and_logits_do_not_depend_on_the_drafter(engine: LocalEngine) -> None:
     sampling = Sampling(seed=5, temperature=1.0, top_p=0.9, top_k=100, repetition_penalty=1.1)
     for parameters in (None, sampling):
-        engine.drafter.current = NoDrafter()
+        engine.drafting.use(NoDrafter())
         RecordingSampler.seen = {}
         plain = engine.client.generate(PROMPT, NEW, parameters).tokens
         logits = RecordingSampler.seen
         for name, drafter in drafters(PROMPT + plain, engine.vocab_size).items():
-            engine.drafter.current = drafter
+            engine.drafting.use(drafter)
             RecordingSampler.seen = {}
             assert engine.client.generate(PROMPT, NEW, parameters).tokens == plain, name
             assert all(torch.equal(RecordingSampler.seen[p], row) for p, row in logits.items()), name
 
 
 def test_rejections_anywhere_leave_nothing_behind(engine: LocalEngine) -> None:
-    engine.drafter.current = NoDrafter()
+    engine.drafting.use(NoDrafter())
     plain = engine.client.generate(PROMPT, NEW).tokens
     for position in range(len(PROMPT) + 1, len(PROMPT) + 12):
         script = Script([Recording(PROMPT + plain, frozenset({position, position + 1}))])
-        engine.drafter.current = ScriptedDrafter(script, engine.vocab_size)
+        engine.drafting.use(ScriptedDrafter(script, engine.vocab_size))
         assert engine.client.generate(PROMPT, NEW).tokens == plain, position
 
 
 def test_timings(engine: LocalEngine) -> None:
     """Prints; a speed is never asserted."""
-    engine.drafter.current = NoDrafter()
+    engine.drafting.use(NoDrafter())
     plain = engine.client.generate(PROMPT, 200).tokens
     for name, drafter in drafters(PROMPT + plain, engine.vocab_size).items():
-        engine.drafter.current = drafter
+        engine.drafting.use(drafter)
         before, started = engine.client.status(), time.perf_counter()
         engine.client.generate(PROMPT, 200)
         seconds, after = time.perf_counter() - started, engine.client.status()

@@ -20,7 +20,7 @@ _SEEDS = 10
 
 def per_cycle(engine: LocalEngine, drafter: Drafter, stops: list[int]) -> float:
     """Tokens per cycle over several seeds, the token that prefill gives not counted."""
-    engine.drafter.current = drafter
+    engine.drafting.use(drafter)
     tokens = cycles = 0
     for seed in range(_SEEDS):
         result = engine.client.generate(PROMPT, NEW, Sampling(seed=seed, grammar=GRAMMAR), stops)

@@ -1,15 +1,15 @@
 """SmolLM2 through the pipeline: the tokens of Hugging Face `generate`, and the same logits with every drafter."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 
-from speculation.drafters.base import Drafter
+from speculation.drafters.base import Drafter, Maker
 from speculation.drafters.combined import CombinedDrafter
-from speculation.drafters.load_pdm import load_pdm
+from speculation.drafters.load_pdm import load
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.pdm import PdmDrafter
 from tests.harness import LocalEngine, inproc_endpoints, local_engine
@@ -17,6 +17,7 @@ from tests.model.identity import RecordingSampler, drafters, generate, one_threa
 from workers.decisions.split import balance
 from workers.shared.config import DrafterConfig, EngineConfig
 from workers.shared.messages import Sampling
+from workers.shared.model_files.facts import read_facts
 from workers.shared.model_files.shipped_modules import shipped_module
 from workers.shared.model_files.tensor_sizes import layer_bytes
 
@@ -44,26 +45,26 @@ def references(default_model: Path) -> dict[int, tuple[list[int], list[int]]]:
 @pytest.fixture(scope="module", params=[1, 2, 3, 5], ids="n={}".format)
 def engine(request: pytest.FixtureRequest, default_model: Path) -> Iterator[LocalEngine]:
     split = balance(*layer_bytes(default_model), request.param)
-    anchors = module_drafter(default_model, split).anchors
+    anchors = module_drafter(default_model, split)(0).anchors
     with one_thread(), recorded_logits(), local_engine(default_model, split, anchors, max_model_len=CONTEXT) as running:
         yield running
 
 
-def module_drafter(model: Path, split: tuple[int, ...]) -> PdmDrafter:
+def module_drafter(model: Path, split: tuple[int, ...]) -> Callable[[int], PdmDrafter]:
     """The draft module that comes with Echelon, as `make serve` runs it."""
     config = DrafterConfig("pdm", module=str(shipped_module(NAME)), module_target=NAME)
-    return load_pdm(
-        EngineConfig(str(model), split, inproc_endpoints(len(split)), max_model_len=CONTEXT, drafter=config)
-    )
+    engine = EngineConfig(str(model), split, inproc_endpoints(len(split)), max_model_len=CONTEXT, drafter=config)
+    return load(engine, read_facts(model).vocab_size)
 
 
 @pytest.fixture(scope="module")
-def modules(engine: LocalEngine, default_model: Path) -> dict[str, Drafter]:
+def modules(engine: LocalEngine, default_model: Path) -> dict[str, Maker]:
     """The module alone, and combined with n-grams."""
     pdm = module_drafter(default_model, engine.split)
-    combined = CombinedDrafter(
-        module_drafter(default_model, engine.split), NgramDrafter(6, 1), module_delays_stages=True
-    )
+
+    def combined(slot: int) -> Drafter:
+        return CombinedDrafter(pdm(slot), NgramDrafter(6, 1), module_delays_stages=True)
+
     return {"pdm": pdm, "pdm+ngram": combined}
 
 
@@ -71,13 +72,13 @@ def modules(engine: LocalEngine, default_model: Path) -> dict[str, Drafter]:
 def test_greedy(
     engine: LocalEngine,
     references: dict[int, tuple[list[int], list[int]]],
-    modules: dict[str, Drafter],
+    modules: dict[str, Maker],
     length: int,
 ) -> None:
     prompt, expected = references[length]
     plain: dict[int, torch.Tensor] = {}
     for name, drafter in (drafters(prompt + expected, engine.vocab_size) | modules).items():
-        engine.drafter.current = drafter
+        engine.drafting.use(drafter)
         RecordingSampler.seen = {}
         assert engine.client.generate(prompt, NEW).tokens == expected, name
         plain = plain or RecordingSampler.seen
@@ -94,14 +95,14 @@ def first_seen() -> dict[str, list[int]]:
 def test_seeded_sampling(
     engine: LocalEngine,
     references: dict[int, tuple[list[int], list[int]]],
-    modules: dict[str, Drafter],
+    modules: dict[str, Maker],
     first_seen: dict[str, list[int]],
 ) -> None:
     prompt, _ = references[40]
     sampling = Sampling(seed=5, temperature=1.0, top_p=0.9, top_k=100, frequency_penalty=0.3, repetition_penalty=1.1)
-    engine.drafter.current = drafters([], engine.vocab_size)["none"]
+    engine.drafting.use(drafters([], engine.vocab_size)["none"])
     plain = engine.client.generate(prompt, NEW, sampling).tokens
     assert plain == first_seen.setdefault("seeded", plain), "the split changes the text"
     for name, drafter in (drafters(prompt + plain, engine.vocab_size) | modules).items():
-        engine.drafter.current = drafter
+        engine.drafting.use(drafter)
         assert engine.client.generate(prompt, NEW, sampling).tokens == plain, name

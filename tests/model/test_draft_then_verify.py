@@ -47,7 +47,7 @@ def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEn
 def run(
     engine: LocalEngine, drafter: Drafter, sampling: Sampling, prompt: list[int], new: int
 ) -> tuple[Result, Logits]:
-    engine.drafter.current = drafter
+    engine.drafting.use(drafter)
     RecordingSampler.seen = {}
     result = engine.client.generate(prompt, new, sampling)
     return result, RecordingSampler.seen
@@ -122,7 +122,7 @@ def test_stops_limits_and_aborts_anywhere_in_a_round(engine: LocalEngine) -> Non
         stop = plain.tokens[after]
         end = plain.tokens.index(stop) + 1
         for name in ("right", "half right"):
-            engine.drafter.current = by_name[name]
+            engine.drafting.use(by_name[name])
             stopped = engine.client.generate(PROMPT, NEW, stop_tokens=[stop])
             assert (stopped.tokens, stopped.finish) == (plain.tokens[:end], "stop"), name
             limited = engine.client.generate(PROMPT, after)
@@ -137,19 +137,19 @@ def test_stops_limits_and_aborts_anywhere_in_a_round(engine: LocalEngine) -> Non
 def test_a_grammar_holds_at_every_row_of_a_frame(engine: LocalEngine, tiny_model: Path) -> None:
     sampling = Sampling(seed=3, temperature=1.0, repetition_penalty=1.1, grammar=GRAMMAR)
     stops = sorted(read_end_tokens(tiny_model))
-    engine.drafter.current = NoDrafter()
+    engine.drafting.use(NoDrafter())
     plain = engine.client.generate(PROMPT, 200, sampling, stops)
     assert plain.finish == "stop"
     grammars = Grammars(tiny_model)
     for name, drafter in drafters(PROMPT + plain.tokens, engine.vocab_size).items():
         for candidate in (drafter, ForcedDrafter(drafter, grammars)):
-            engine.drafter.current = candidate
+            engine.drafting.use(candidate)
             result = engine.client.generate(PROMPT, 200, sampling, stops)
             assert (result.tokens, result.finish) == (plain.tokens, "stop"), name
 
 
 def test_a_grammar_that_fails_in_the_stage_ends_the_request_alone(engine: LocalEngine) -> None:
-    engine.drafter.current = NoDrafter()
+    engine.drafting.use(NoDrafter())
     failed = engine.client.generate(PROMPT, 9, Sampling(seed=0, grammar="start: nothing"))
     assert failed.error is not None
     assert len(engine.client.generate(PROMPT, 5).tokens) == 5

@@ -58,7 +58,7 @@ def answers() -> dict[float, list[int]]:
 
 
 def ask(engine: LocalEngine, drafter: Drafter, model: Path, temperature: float, grammar: str = GRAMMAR) -> Result:
-    engine.drafter.current = drafter
+    engine.drafting.use(drafter)
     sampling = Sampling(seed=3, temperature=temperature, repetition_penalty=1.1, grammar=grammar)
     return engine.client.generate(PROMPT, NEW, sampling, sorted(read_end_tokens(model)))
 

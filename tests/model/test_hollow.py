@@ -6,13 +6,14 @@ import pytest
 
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import local_engine
+from workers.shared.emulation import Emulation
 
 
 @pytest.mark.timeout(60)
 def test_frames_cross_every_stage_and_nothing_is_computed(tiny_model: Path) -> None:
-    with local_engine(tiny_model, (8, 8), hollow_stages=True) as engine:
+    with local_engine(tiny_model, (8, 8), hollow_stages=True, emulate=Emulation(stage_ms=2.0)) as engine:
         prompt = [5] * 300
-        engine.drafter.current = ScriptedDrafter(Script([Recording([*prompt, *[0] * 20])]), engine.vocab_size)
+        engine.drafting.use(ScriptedDrafter(Script([Recording([*prompt, *[0] * 20])]), engine.vocab_size))
         result = engine.client.generate(prompt, 20)
         status = engine.client.status()
     assert result.tokens == [0] * 20  # all logits are equal

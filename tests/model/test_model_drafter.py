@@ -2,16 +2,18 @@
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
 import workers.prepare.tiny_model
 from speculation.bench.pruned_model import write_pruned_model
-from speculation.drafters.base import Draft, Start
-from speculation.drafters.load_model import check_vocabulary, load_model_drafter
+from speculation.drafters.base import PENDING, Answer, Draft, Maker, Start
+from speculation.drafters.load_model import check_vocabulary
+from speculation.drafters.load_model import load as load_model
 from speculation.drafters.model import ModelDrafter
 from speculation.drafters.none import NoDrafter
 from tests.harness import LocalEngine, inproc_endpoints, local_engine
@@ -23,6 +25,7 @@ from workers.prepare.prepare import check_folder
 from workers.shared.config import DrafterConfig, EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.messages import Sampling
+from workers.shared.model_files.facts import read_facts
 
 CONTEXT = 512
 NEW = 16
@@ -54,27 +57,28 @@ def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEn
         yield running
 
 
-def load(target: Path, draft: Path) -> ModelDrafter:
+def load(target: Path, draft: Path) -> Callable[[int], ModelDrafter]:
     config = DrafterConfig("model", draft_model=str(draft))
-    return load_model_drafter(
-        EngineConfig(str(target), (16,), inproc_endpoints(1), max_model_len=CONTEXT, drafter=config)
-    )
+    engine = EngineConfig(str(target), (16,), inproc_endpoints(1), max_model_len=CONTEXT, drafter=config)
+    return load_model(engine, read_facts(target).vocab_size)
 
 
 class RecordedModel(ModelDrafter):
-    """Remembers its drafts by the tokens before them."""
+    """Remembers its drafts by the tokens before them, for all slots together."""
 
-    drafts: dict[tuple[int, ...], Draft]
+    drafts: ClassVar[dict[tuple[int, ...], Draft]] = {}
 
     @classmethod
-    def of(cls, drafter: ModelDrafter) -> "RecordedModel":
-        made = cls(drafter._shard, drafter._sampler._vocab_size, drafter._capacity)
-        made.drafts = {}
+    def of(cls, make: Callable[[int], ModelDrafter]) -> Callable[[int], "RecordedModel"]:
+        def made(slot: int) -> RecordedModel:
+            drafter = make(slot)
+            return cls(drafter._shard, drafter._sampler._vocab_size, drafter._capacity, slot)
+
         return made
 
-    def draft(self, tokens: Sequence[int]) -> Draft | None:
+    def draft(self, tokens: Sequence[int]) -> Answer:
         draft = super().draft(tokens)
-        if draft is not None:
+        if isinstance(draft, Draft):
             self.drafts[tuple(tokens)] = draft
         return draft
 
@@ -84,13 +88,13 @@ def text(length: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def itself(tiny_model: Path) -> ModelDrafter:
+def itself(tiny_model: Path) -> Maker:
     """The target as its own drafter."""
     return load(tiny_model, tiny_model)
 
 
 @pytest.fixture(scope="module")
-def stranger(tiny_model: Path, other_model: Path) -> RecordedModel:
+def stranger(tiny_model: Path, other_model: Path) -> Maker:
     """A drafter that is right by chance only."""
     return RecordedModel.of(load(tiny_model, other_model))
 
@@ -103,12 +107,12 @@ def stranger(tiny_model: Path, other_model: Path) -> RecordedModel:
     ],
 )
 def test_tokens_are_those_of_plain_decoding(
-    engine: LocalEngine, itself: ModelDrafter, stranger: ModelDrafter, sampling: Sampling, length: int
+    engine: LocalEngine, itself: Maker, stranger: Maker, sampling: Sampling, length: int
 ) -> None:
-    engine.drafter.current = NoDrafter()
+    engine.drafting.use(NoDrafter())
     plain = engine.client.generate(text(length), NEW, sampling).tokens
     for drafter in (itself, stranger):
-        engine.drafter.current = drafter
+        engine.drafting.use(drafter)
         for _ in range(2):  # the second time, the slot holds some of the prompt
             result = engine.client.generate(text(length), NEW, sampling)
             assert result.tokens == plain
@@ -123,26 +127,24 @@ def test_tokens_are_those_of_plain_decoding(
                 assert counts.rejected > 0
 
 
-def test_a_draft_is_that_of_a_pass_over_the_whole_text(
-    engine: LocalEngine, stranger: RecordedModel, other_model: Path
-) -> None:
-    engine.drafter.current = stranger
+def test_a_draft_is_that_of_a_pass_over_the_whole_text(engine: LocalEngine, stranger: Maker, other_model: Path) -> None:
+    engine.drafting.use(stranger)
     whole = Pipeline(other_model, (16,), max_len=CONTEXT)
     for prompt in (text(70), text(40)[::-1], text(70)):  # the last one finds its slot again
-        stranger.drafts.clear()
+        RecordedModel.drafts.clear()
         engine.client.generate(prompt, NEW, GREEDY)
-        assert len(stranger.drafts) > NEW / 2
-        for tokens, draft in list(stranger.drafts.items())[::4]:
+        assert len(RecordedModel.drafts) > NEW / 2
+        for tokens, draft in list(RecordedModel.drafts.items())[::4]:
             logits = whole.frame(0, tokens)
             assert draft.candidates == tuple(logits.topk(16).indices.tolist()), len(tokens)
             assert draft.confidence == pytest.approx(float(logits.softmax(0).max()), rel=1e-3)
 
 
-def test_aborts_leave_nothing_behind(engine: LocalEngine, itself: ModelDrafter) -> None:
-    engine.drafter.current = NoDrafter()
+def test_aborts_leave_nothing_behind(engine: LocalEngine, itself: Maker) -> None:
+    engine.drafting.use(NoDrafter())
     client, prompt = engine.client, text(40)
     plain = client.generate(prompt, 12).tokens
-    engine.drafter.current = itself
+    engine.drafting.use(itself)
     for after in (0, 1, 2, 5, 11):
         identifier = client.send(text(300), 100)
         if after == 0:
@@ -155,18 +157,18 @@ def test_aborts_leave_nothing_behind(engine: LocalEngine, itself: ModelDrafter) 
 
 
 def test_a_drafter_that_was_not_asked_for_a_while_catches_up(tiny_model: Path) -> None:
-    drafter = load(tiny_model, tiny_model)
+    drafter = load(tiny_model, tiny_model)(0)
     prompt, more = text(40), text(140)[40:]
     drafter.begin(prompt, GREEDY, Start())
     tokens = list(prompt)
     for token in more:
         tokens.append(token)
         drafter.verified(tokens, len(tokens))
-    assert drafter.draft(tokens) is None, "rank 0 would be away for too long"
+    assert drafter.draft(tokens) is PENDING, "rank 0 would be away for too long"
     while drafter.advance():
         pass
     draft = drafter.draft(tokens)
-    assert draft is not None
+    assert isinstance(draft, Draft)
     assert draft.token == int(Pipeline(tiny_model, (16,), max_len=CONTEXT).frame(0, tokens).argmax())
 
 
@@ -182,7 +184,7 @@ def test_past_its_own_context_a_draft_model_is_silent(tiny_model: Path, tmp_path
     short = load(tiny_model, copy(tiny_model, tmp_path / "short", max_position_embeddings=64))
     with local_engine(tiny_model, (8, 8), max_model_len=CONTEXT) as running:
         plain = running.client.generate(text(50), NEW).tokens
-        running.drafter.current = short
+        running.drafting.use(short)
         result = running.client.generate(text(50), NEW)
         assert result.tokens == plain
         assert result.counts is not None
@@ -208,7 +210,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused_with_both_names(tiny_mod
 def test_drafter_model_without_a_draft_model_is_refused(tiny_model: Path) -> None:
     config = EngineConfig(str(tiny_model), (16,), inproc_endpoints(1), CONTEXT, drafter=DrafterConfig("model"))
     with pytest.raises(ConfigError, match="needs --draft-model"):
-        load_model_drafter(config)
+        load_model(config, 512)
 
 
 def test_a_pruned_model_is_the_target_without_some_layers(tiny_model: Path, tmp_path: Path) -> None:

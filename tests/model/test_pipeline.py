@@ -17,7 +17,7 @@ from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, Result, local_engine
 from tests.model.identity import Logits, RecordingSampler, drafters, generate, one_thread, recorded_logits
-from workers.shared.messages import Sampling
+from workers.shared.messages import Sampling, Tokens
 
 SPLITS = [(16,), (8, 8), (6, 5, 5), (4, 4, 4, 2, 2), (1, 2, 3, 4, 5, 1, 0)]
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
@@ -42,7 +42,7 @@ def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEn
 def run(
     engine: LocalEngine, drafter: Drafter, sampling: Sampling | None = None, **kwargs: int
 ) -> tuple[Result, Logits]:
-    engine.drafter.current = drafter
+    engine.drafting.use(drafter)
     RecordingSampler.seen = {}
     result = engine.client.generate(PROMPT, kwargs.get("new", NEW), sampling)
     return result, RecordingSampler.seen
@@ -94,7 +94,7 @@ def test_seeded_sampling_does_not_depend_on_the_split(tiny_model: Path, engine: 
 @pytest.mark.parametrize("length", [1, 2, 40, 64, 65, 700])
 def test_prompts_of_any_length(engine: LocalEngine, tiny_model: Path, length: int) -> None:
     prompt = [random.Random(i).randrange(30, 500) for i in range(length)]
-    engine.drafter.current = NgramDrafter(4, 1)
+    engine.drafting.use(NgramDrafter(4, 1))
     RecordingSampler.seen = {}
     assert engine.client.generate(prompt, 8).tokens == generate(tiny_model, [prompt], 8)[0]
 
@@ -123,7 +123,7 @@ def test_a_rejection_at_the_end_token_and_at_the_token_limit(engine: LocalEngine
         end = plain.tokens.index(stop) + 1
         for wrong in (end - 2, end - 1, end):
             script = Script([Recording(PROMPT + plain.tokens, frozenset({len(PROMPT) + wrong}))])
-            engine.drafter.current = ScriptedDrafter(script, engine.vocab_size)
+            engine.drafting.use(ScriptedDrafter(script, engine.vocab_size))
             result = engine.client.generate(PROMPT, NEW, stop_tokens=[stop])
             assert (result.tokens, result.finish) == (plain.tokens[:end], "stop")
             limited = engine.client.generate(PROMPT, end)
@@ -135,7 +135,7 @@ def test_aborts_anywhere_do_not_touch_the_next_request(engine: LocalEngine) -> N
     plain, _ = run(engine, NoDrafter())
     client = engine.client
     for turn, (name, drafter) in enumerate(drafters(PROMPT + plain.tokens, engine.vocab_size).items()):
-        engine.drafter.current = drafter
+        engine.drafting.use(drafter)
         for after in (0, 1, 2, 5, 11):
             identifier = client.send(PROMPT[::-1] * 30, 100)
             if after == 0:
@@ -147,7 +147,7 @@ def test_aborts_anywhere_do_not_touch_the_next_request(engine: LocalEngine) -> N
 
 
 def test_queued_requests_are_served_in_order_and_can_be_aborted_while_they_wait(engine: LocalEngine) -> None:
-    engine.drafter.current = NoDrafter()
+    engine.drafting.use(NoDrafter())
     client = engine.client
     running, waiting, last = (client.send(PROMPT, 20) for _ in range(3))
     client.abort(waiting)
@@ -155,7 +155,8 @@ def test_queued_requests_are_served_in_order_and_can_be_aborted_while_they_wait(
     finishes: dict[str, str] = {}
     while len(finishes) < 3:
         message = client.receive()
-        assert hasattr(message, "tokens")
+        if not isinstance(message, Tokens):
+            continue
         seen += [message.id] * len(message.tokens)
         if message.finish is not None:
             finishes[message.id] = message.finish
@@ -165,33 +166,33 @@ def test_queued_requests_are_served_in_order_and_can_be_aborted_while_they_wait(
 
 def test_counts_add_up(engine: LocalEngine) -> None:
     plain, _ = run(engine, NoDrafter())
-    before = engine.client.status().counts
+    before = engine.client.status().stats.counts
     for drafter in drafters(PROMPT + plain.tokens, engine.vocab_size).values():
         counts = run(engine, drafter)[0].counts
         assert counts is not None
         assert counts.drafted == counts.accepted + counts.rejected + counts.discarded
-    after = engine.client.status().counts
+    after = engine.client.status().stats.counts
     assert after.drafted == after.accepted + after.rejected + after.discarded
     assert after.drafted >= before.drafted
 
 
 def test_the_time_between_tokens_is_counted_and_what_rank_0_does_in_it(engine: LocalEngine) -> None:
-    engine.drafter.current = NoDrafter()
+    engine.drafting.use(NoDrafter())
     engine.client.generate(PROMPT, 1)
-    before = engine.client.status().rank
+    before = engine.client.status().stats.rank
     engine.client.generate(PROMPT, 1)
-    assert engine.client.status().rank.decode_ns == before.decode_ns
+    assert engine.client.status().stats.rank.decode_ns == before.decode_ns
     began = time.perf_counter_ns()
     engine.client.generate(PROMPT, NEW)
     elapsed = time.perf_counter_ns() - began
-    after = engine.client.status().rank
+    after = engine.client.status().stats.rank
     assert 0 < after.decode_ns - before.decode_ns < elapsed
     assert 0 < after.commit_ns - before.commit_ns < elapsed
     assert 0 < after.announce_ns - before.announce_ns < elapsed
 
 
 def test_what_does_not_fit_is_refused_without_harm(engine: LocalEngine) -> None:
-    engine.drafter.current = NoDrafter()
+    engine.drafting.use(NoDrafter())
     for prompt, new in (([1] * 1024, 1), ([1] * 1000, 25), ([], 4), ([1], 0)):
         assert engine.client.generate(prompt, new).error is not None
     assert len(engine.client.generate([1] * 1023, 1).tokens) == 1
@@ -216,7 +217,7 @@ def test_the_rank_of_the_right_token_among_the_candidates_is_counted(engine: Loc
 def test_a_prompt_that_begins_alike_is_not_computed_again_and_nothing_changes(
     tiny_model: Path, engine: LocalEngine
 ) -> None:
-    engine.drafter.current = NgramDrafter(6, 1)
+    engine.drafting.use(NgramDrafter(6, 1))
     rng = random.Random(4)
     other = [rng.randrange(30, 500) for _ in range(90)]
     conversation = [rng.randrange(30, 500) for _ in range(150)]

@@ -37,7 +37,7 @@ def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEn
 
 
 def generate(engine: LocalEngine, drafter: Drafter, sampling: Sampling, generated: list[int]) -> Result:
-    engine.drafter.current = drafter
+    engine.drafting.use(drafter)
     return engine.client.result(engine.client.send(PROMPT, NEW, sampling, generated=generated))
 
 

@@ -17,7 +17,7 @@ from server.metrics.engine import engine_metrics
 from server.metrics.requests import RequestMetrics
 from tests.stub_engine import INFO
 from workers.shared.config import EngineConfig
-from workers.shared.messages import SpeculationCounts, StageTimings, Status
+from workers.shared.messages import EngineStats, StageTimings, Status
 from workers.shared.options.sources import read
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +154,7 @@ def served_metrics() -> set[str]:
     figures = EngineFigures()
     for number in range(2):
         timings = StageTimings(frames=number, forward_ns=number)
-        status = Status(number, INFO, 0, 0, SpeculationCounts(), number, number, 0, 0, False, [timings] * INFO.stages)
+        status = Status(number, INFO, 0, 0, EngineStats(full_cycles=number), False, [timings] * INFO.stages)
         figures.update(status)
     families = [*metrics.registry.collect(), *engine_metrics(figures, status)]
     always = {"echelon:engine_up", "echelon:open_sequences"}  # of the collector, which needs a connection

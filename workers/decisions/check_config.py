@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from workers.shared.config import EngineConfig
+from workers.shared.drafters import DRAFTERS, names_of
+from workers.shared.endpoints import is_local
 from workers.shared.errors import ConfigError
 
 _DEVICE = re.compile(r"cpu|cuda:\d+")
-_MODULE_DRAFTERS = ("pdm", "pdm+ngram")  # read the hidden states of tokens in flight
 
 
 def check_config(config: EngineConfig) -> None:
@@ -61,42 +62,51 @@ def _transport(config: EngineConfig) -> Iterator[str]:
             f"--transport inprocess keeps hidden states on one device, but --device names {len(set(config.devices))}; "
             f"use nccl or zmq"
         )
+    if config.transport == "unix" and not all(map(is_local, config.endpoints.data)):
+        yield "--transport unix is for stages of one host, with endpoints unix://FILE; between hosts use zmq"
     if config.transport in ("gloo", "nccl") and not config.endpoints.rendezvous:
         yield f"endpoints.rendezvous: --transport {config.transport} needs an address where its processes meet"
 
 
 def _drafter(config: EngineConfig) -> Iterator[str]:
     drafter, drafts = config.drafter, config.drafter.num_speculative_tokens
+    row = DRAFTERS[drafter.name]
     if drafts and config.delta:
         yield (
             f"--delta {config.delta}: with --num-speculative-tokens {drafts} one frame is in flight; leave out either"
         )
-    if drafts and drafter.name in _MODULE_DRAFTERS:
+    if drafts and not row.works_in_rounds:
+        others = names_of(lambda row: row.has_opinion and row.works_in_rounds)
         yield (
             f"--drafter {drafter.name} reads hidden states of tokens in flight, and with --num-speculative-tokens "
-            f"{drafts} none is in flight while drafts are made: use ngram or model, or leave --num-speculative-tokens "
-            f"out"
+            f"{drafts} none is in flight while drafts are made: use {others}, or leave "
+            f"--num-speculative-tokens out"
         )
     if drafter.ngram_min > drafter.ngram_max:
         yield f"--ngram-min {drafter.ngram_min} must be at most --ngram-max, which is {drafter.ngram_max}"
-    if (drafter.name == "model") != (drafter.draft_model is not None):
-        yield "--drafter model and --draft-model MODEL belong together: a small model with the vocabulary of the target"
-    if drafter.name in _MODULE_DRAFTERS and drafter.module is None:
+    if row.needs_model != (drafter.draft_model is not None):
+        needing = names_of(lambda row: row.needs_model)
+        yield (
+            f"--drafter {needing} and --draft-model MODEL belong together: a small model with the vocabulary of the "
+            f"target"
+        )
+    if row.needs_module and drafter.module is None:
         yield f"--drafter {drafter.name} needs --draft-module PATH: no module comes with Echelon for this model"
-    if drafter.name not in _MODULE_DRAFTERS and drafter.module is not None:
-        yield f"--draft-module is for --drafter pdm or pdm+ngram, not {drafter.name}"
+    if not row.needs_module and drafter.module is not None:
+        yield f"--draft-module is for --drafter {names_of(lambda row: row.needs_module)}, not {drafter.name}"
 
 
 def _rehearsal(config: EngineConfig) -> Iterator[str]:
-    drafter = config.drafter
+    drafter, row = config.drafter, DRAFTERS[config.drafter.name]
     scripted = {"--script": drafter.script, "--scripted-acceptance": drafter.scripted_acceptance}
     given = [flag for flag, value in scripted.items() if value is not None]
-    if drafter.name != "scripted" and given:
-        yield f"{' and '.join(given)} is for --drafter scripted"
-    if drafter.name == "scripted" and len(given) != 1:
-        yield "--drafter scripted needs either --script FILE or --scripted-acceptance P, not both"
-    if config.hollow_stages and (config.devices[0] != "cpu" or drafter.name not in ("none", "scripted")):
-        yield "--hollow-stages is for --device cpu and --drafter none or scripted: there is nothing to draft from"
+    if given and not row.needs_script:
+        yield f"{' and '.join(given)} is for --drafter {names_of(lambda row: row.needs_script)}"
+    if row.needs_script and len(given) != 1:
+        yield f"--drafter {drafter.name} needs either --script FILE or --scripted-acceptance P, not both"
+    if config.hollow_stages and (config.devices[0] != "cpu" or row.has_opinion):
+        silent = names_of(lambda row: not row.has_opinion)
+        yield f"--hollow-stages is for --device cpu and --drafter {silent}: there is nothing to draft from"
 
 
 def _host(address: str) -> str:

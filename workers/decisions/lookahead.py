@@ -69,12 +69,5 @@ class Lookahead:
         else:
             self._raise_epoch(frame.sequence, frame.epoch + 1)
 
-    def follower(self, frame: Frame) -> int | None:
-        """The draft that is announced for the position after `frame`, if any."""
-        for later in self._frames:
-            if later.sequence == frame.sequence:
-                return later.tokens[0] if (later.epoch, later.position) == (frame.epoch, frame.end) else None
-        return None
-
     def _raise_epoch(self, sequence: int, epoch: int) -> None:
         self._alive[sequence] = max(self._alive.get(sequence, 0), epoch)

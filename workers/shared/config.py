@@ -4,13 +4,13 @@ from pathlib import Path
 
 import msgspec
 
+from workers.shared.drafters import DrafterName
 from workers.shared.errors import ConfigError
-from workers.shared.options.engine import DrafterFields, DrafterName, Dtype, EngineFields, TransportName
+from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, TransportName
 from workers.shared.options.sources import decode
 
 __all__ = [
     "DrafterConfig",
-    "DrafterName",
     "Dtype",
     "Endpoints",
     "EngineConfig",

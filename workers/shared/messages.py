@@ -277,22 +277,29 @@ class RankTimings(msgspec.Struct):
     announce_ns: int = 0  # handing control messages to the channels of all stages
 
 
+class EngineStats(msgspec.Struct):
+    """Cumulative figures of the engine since it started."""
+
+    counts: SpeculationCounts = msgspec.field(default_factory=SpeculationCounts)
+    full_cycles: int = 0  # cycles timed with the pipeline full
+    full_cycle_ns: int = 0
+    drafts: int = 0  # asked of the drafter
+    draft_ns: int = 0  # time it took over them
+    drafter_failures: int = 0  # each has silenced a drafter, at least until the next request
+    rank: RankTimings = msgspec.field(default_factory=RankTimings)
+
+
 class Status(msgspec.Struct, frozen=True, tag="status"):
-    """Cumulative figures, as of a ping answered by every stage."""
+    """How the engine is, as of a ping answered by every stage."""
 
     number: Natural  # of the Probe
     info: EngineInfo
     running: int  # requests in the pipeline
     waiting: int  # requests queued behind them
-    counts: SpeculationCounts
-    full_cycles: int  # cycles timed with the pipeline full
-    full_cycle_ns: int
-    drafts: int  # asked of the drafter
-    draft_ns: int  # time it took over them
+    stats: EngineStats
     quiet: bool  # drafts are stopped for now, because they lost against plain decoding
     stages: list[StageTimings]
     dropped: int = 0  # messages that rank 0 could not read
-    rank: RankTimings = msgspec.field(default_factory=RankTimings)
 
 
 class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):

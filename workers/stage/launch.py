@@ -10,7 +10,7 @@ import torch
 import zmq
 
 from workers.model.shard import Shard, available_bytes
-from workers.rehearsal.delayed import DelayedOutbound
+from workers.rehearsal.assemble import rehearsed
 from workers.rehearsal.hollow import HollowShard
 from workers.sampling.sampler import Sampler
 from workers.shared.bus import open_socket
@@ -18,21 +18,24 @@ from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
 from workers.shared.grammar import load_grammars
+from workers.shared.links import Listener
 from workers.shared.memory import by_device, check_fits, stage_need
-from workers.shared.messages import Failure, Ready
+from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.shared.progress import Progress
 from workers.shared.time_slices import settle
-from workers.stage.loop import ControlChannel, Stage
+from workers.stage.channel import open_channel
+from workers.stage.loop import Stage
+from workers.stage.parts import Layers, StageParts
 from workers.stage.tail import Tail
 from workers.transport.base import Inbound, Outbound
 from workers.transport.distributed import DistributedEdges, DistributedInbound, DistributedOutbound
 from workers.transport.inprocess import InProcessEdge
+from workers.transport.unix import UnixInbound, UnixOutbound
 from workers.transport.zeromq import ZmqInbound, ZmqOutbound
 
 Edges = tuple[Inbound | None, Outbound | None]
-AnyShard = Shard | HollowShard
-EdgeMaker = Callable[[int, AnyShard], Edges]
+EdgeMaker = Callable[[int, Layers], Edges]
 
 
 def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", make_edges: EdgeMaker) -> None:
@@ -40,22 +43,17 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
 
     An error is reported to rank 0 before it is raised.
     """
-    control = open_socket(context, zmq.PULL, config.endpoints.control[index], bind=False)
-    results = open_socket(context, zmq.PUSH, config.endpoints.results, bind=False)
-    channel = ControlChannel(control, results, config.stall_timeout)
+    channel = open_channel(context, config.endpoints, index, config.stall_timeout)
     edges: Edges = (None, None)
     try:
         started = time.monotonic()
         shard = load_shard(config, index)
-        edges = _with_latency(make_edges(index, shard), config.emulate.link_ms)
+        edges = make_edges(index, shard)
         settle()
-        tail = None
-        if index == config.stages - 1:
-            folder = Path(config.model)
-            vocab_size = read_facts(folder).vocab_size
-            sampler = Sampler(vocab_size, shard.device)
-            acceptance = config.drafter.scripted_acceptance
-            tail = Tail(shard, sampler, vocab_size, acceptance, load_grammars(folder))
+        timings = StageTimings()
+        tail = make_tail(config, shard) if index == config.stages - 1 else None
+        parts = rehearsed(StageParts(shard, channel, *edges, tail), config, timings)
+        edges = parts.inbound, parts.outbound
         seconds = time.monotonic() - started
         if channel.orphaned:
             raise PeerLost("rank 0 has gone while this stage was loading")
@@ -63,18 +61,9 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         channel.report(
             Ready(index, len(config.layers(index)), shard.weight_bytes, shard.kv_bytes, seconds, fingerprint)
         )
-        Stage(
-            index,
-            shard,
-            channel,
-            inbound=edges[0],
-            outbound=edges[1],
-            tail=tail,
-            emulate_ms=config.emulate.of_stage(last=tail is not None),
-        ).run()
+        Stage(index, parts, timings).run()
     except Exception as error:  # reported whatever it is, and raised again
         if not channel.orphaned:  # the next rank 0 has nothing to do with it
-            results.setsockopt(zmq.LINGER, 1000)
             channel.report(Failure(index, f"{type(error).__name__}: {error}", isinstance(error, ConfigError)))
         raise
     finally:
@@ -82,10 +71,15 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
             if edge is not None:
                 edge.close()
         channel.close()
-        results.close()
 
 
-def load_shard(config: EngineConfig, index: int) -> AnyShard:
+def make_tail(config: EngineConfig, layers: Layers) -> Tail:
+    """The sampling head of the last stage, whose `layers` they are."""
+    folder = Path(config.model)
+    return Tail(layers, Sampler(read_facts(folder).vocab_size, layers.device), load_grammars(folder))
+
+
+def load_shard(config: EngineConfig, index: int) -> Layers:
     """The shard of stage `index`, with progress on stderr; raises `ConfigError` where it does not fit."""
     if config.hollow_stages:
         return HollowShard(config)
@@ -109,7 +103,7 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
 
     key = fingerprint_key(engine_fingerprint(config))
 
-    def over_zmq(index: int, shard: AnyShard) -> Edges:
+    def over_zmq(index: int, shard: Layers) -> Edges:
         endpoints, inbound, outbound = config.endpoints, None, None
         if index > 0:
             inbound = ZmqInbound(
@@ -125,7 +119,7 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
             outbound = ZmqOutbound(open_socket(context, zmq.PUSH, endpoints.data[index + 1], bind=False), key)
         return inbound, outbound
 
-    def over_torch(index: int, shard: AnyShard) -> Edges:
+    def over_torch(index: int, shard: Layers) -> Edges:
         if shard.device.type == "cuda":
             torch.cuda.set_device(shard.device)
         group = DistributedEdges(
@@ -145,19 +139,30 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
             outbound = DistributedOutbound(group.downstream, index)
         return inbound, outbound
 
-    return over_zmq if config.transport == "zmq" else over_torch
+    def over_links(index: int, shard: Layers) -> Edges:
+        endpoints, inbound, outbound = config.endpoints, None, None
+        if index > 0:
+            inbound = UnixInbound(
+                Listener(endpoints.data[index], f"stage {index - 1}"),
+                stage=index,
+                hidden_size=shard.hidden_size,
+                dtype=shard.dtype,
+                device=shard.device,
+                timeout=config.stall_timeout,
+            )
+        if index < config.stages - 1:
+            outbound = UnixOutbound(endpoints.data[index + 1], index, config.stall_timeout)
+        return inbound, outbound
 
-
-def _with_latency(edges: Edges, latency_ms: float) -> Edges:
-    inbound, outbound = edges
-    return inbound, (DelayedOutbound(outbound, latency_ms) if outbound is not None and latency_ms else outbound)
+    makers: dict[str, EdgeMaker] = {"unix": over_links, "zmq": over_zmq}
+    return makers.get(config.transport, over_torch)
 
 
 def thread_edges(config: EngineConfig) -> EdgeMaker:
     """Edges between threads of this process."""
     edges = [InProcessEdge(i + 1, config.stall_timeout) for i in range(config.stages - 1)]
 
-    def between_threads(index: int, shard: AnyShard) -> Edges:
+    def between_threads(index: int, shard: Layers) -> Edges:
         return (edges[index - 1] if index > 0 else None), (edges[index] if index < config.stages - 1 else None)
 
     return between_threads

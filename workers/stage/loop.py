@@ -5,118 +5,28 @@ this is the shell around them.
 """
 
 import time
-from collections.abc import Iterator
-from typing import Any, Protocol
 
-import msgspec
 import torch
-import zmq
 from torch import Tensor
 
 from workers.decisions.lookahead import Lookahead
-from workers.shared.bus import encode
-from workers.shared.connection import ConnectionWatch
-from workers.shared.errors import PeerLost
 from workers.shared.frames import Frame
-from workers.shared.messages import FromStage, Observe, Open, Ping, Pong, Sample, Shutdown, StageTimings, Tap, ToStage
-from workers.stage.tail import Tail
-from workers.transport.base import Inbound, Outbound
-
-
-class Layers(Protocol):
-    """What a stage needs of its shard (`workers.model.shard.Shard`)."""
-
-    hidden_size: int
-    dtype: torch.dtype
-    device: torch.device
-
-    def observe(self, anchors: tuple[int, ...]) -> None:
-        """Asks for hidden states by index, as far as they are this stage's."""
-
-    def forward(
-        self,
-        sequence: int,
-        position: int,
-        tokens: tuple[int, ...],
-        hidden: Tensor | None,
-        taps: list[Tensor] | None = None,
-    ) -> Tensor:
-        """`[T, H]` in (None for the first stage, which embeds `tokens`), `[T, H]` out; `taps` gets what is observed."""
-
-
-class ControlChannel:
-    """A stage's end of the control and results channels."""
-
-    def __init__(self, control: "zmq.Socket[Any]", results: "zmq.Socket[Any]", silence: float) -> None:
-        self._control = control
-        self._results = results
-        self._silence_ms = int(silence * 1000)
-        self._limit_ms: int | None = None  # rank 0 says nothing until all stages are ready, however long they load
-        self._watch = ConnectionWatch(control)
-        self._orphaned = False
-        self._poller = zmq.Poller()
-        self._poller.register(control, zmq.POLLIN)
-        self._poller.register(self._watch.events, zmq.POLLIN)
-        self._decoder = msgspec.msgpack.Decoder(ToStage)
-
-    @property
-    def orphaned(self) -> bool:
-        """Whether the rank 0 that this stage belongs to has gone; another one may already listen at its address."""
-        self._orphaned = self._orphaned or self._watch.lost()
-        return self._orphaned
-
-    def heard(self, *, wait: bool) -> Iterator[ToStage]:
-        """Everything that has arrived; waits for the first message if asked to.
-
-        Raises `PeerLost` where rank 0 has gone, or after too long a silence: rank 0 pings every second.
-        """
-        if wait and not self._poller.poll(self._limit_ms):
-            raise PeerLost(f"nothing heard of rank 0 for {self._silence_ms / 1000:g} s")
-        heard = False
-        while True:
-            try:
-                message = self._control.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            heard = True
-            yield self._decoder.decode(message)
-        if heard:
-            self._limit_ms = self._silence_ms
-        elif wait and self.orphaned:
-            raise PeerLost("rank 0 has gone")
-
-    def report(self, message: FromStage) -> None:
-        """Sends to rank 0."""
-        self._results.send(encode(message))
-
-    def close(self) -> None:
-        """Closes the control channel; the results channel may still have something to deliver."""
-        self._watch.close()
-        self._control.close()
+from workers.shared.messages import Observe, Open, Ping, Pong, Sample, Shutdown, StageTimings, Tap
+from workers.stage.parts import StageParts
 
 
 class Stage:
-    """One stage of the pipeline. The first has no `inbound`, the last no `outbound` but a `tail`."""
+    """One stage of the pipeline."""
 
-    def __init__(
-        self,
-        index: int,
-        layers: Layers,
-        channel: ControlChannel,
-        *,
-        inbound: Inbound | None,
-        outbound: Outbound | None,
-        tail: Tail | None,
-        emulate_ms: float = 0.0,
-    ) -> None:
+    def __init__(self, index: int, parts: StageParts, timings: StageTimings) -> None:
+        """Counts what it does in `timings`."""
         self.index = index
-        self.timings = StageTimings()
-        self._layers = layers
-        self._channel = channel
-        self._inbound = inbound
-        self._outbound = outbound
-        self._tail = tail
-        self._emulate_ns = int(emulate_ms * 1e6)
+        self.timings = timings
+        self._layers = parts.layers
+        self._channel = parts.channel
+        self._inbound = parts.inbound
+        self._outbound = parts.outbound
+        self._tail = parts.tail
         self._lookahead = Lookahead(f"stage {index}")
         self._leaving = False
 
@@ -148,9 +58,6 @@ class Stage:
             if self._tail is not None:
                 sample = self._tail.finish(frame, hidden)
                 mark, timings.sample_ns = (now := clock()), timings.sample_ns + now - mark
-            if (left := started + self._emulate_ns - mark) > 0:
-                time.sleep(left * 1e-9)
-                mark, timings.emulate_ns = (now := clock()), timings.emulate_ns + now - mark
             timings.frames += 1
             timings.tokens += len(frame.tokens)
         else:
@@ -158,20 +65,13 @@ class Stage:
         if self._outbound is not None:
             self._outbound.send(frame, hidden if hidden is not None else self._blank(frame))
         elif sample is not None:
-            self._report(frame, sample)
+            if sample.tokens:
+                self._lookahead.sampled(frame, sample)
+            self._channel.report(sample)
         if taps:  # after what the next stage, or rank 0, waits for
             self._channel.report(_tap(self.index, frame, taps))
         timings.send_ns += (now := clock()) - mark
         return now
-
-    def _report(self, frame: Frame, sample: Sample) -> None:
-        assert self._tail is not None
-        if self._tail.rehearses and sample.end > frame.end:
-            self._listen(wait=False)  # the draft may have been announced while the stage was asleep
-            sample = self._tail.rehearse(sample, self._lookahead.follower(frame))
-        if sample.tokens:
-            self._lookahead.sampled(frame, sample)
-        self._channel.report(sample)
 
     def _blank(self, frame: Frame) -> Tensor:
         """What the first stage sends for a dead frame: the shape that was announced, contents of no consequence."""

@@ -4,39 +4,15 @@ The last stage samples every position exactly as plain decoding would ("sampled 
 draft is accepted if and only if it equals the sample, and speculation cannot change the output.
 """
 
-import random
 from dataclasses import dataclass, field
-from typing import Protocol
 
-import msgspec
 from torch import Tensor
 
-from workers.sampling.sampler import Sampled
+from workers.sampling.sampler import Sampler
 from workers.shared.frames import Frame
 from workers.shared.grammar import GrammarFailed, GrammarMatcher, Grammars
 from workers.shared.messages import Open, Sample, Sampling, TokenLogprobs
-
-
-class Head(Protocol):
-    """What the tail needs of its shard (`workers.model.shard.Shard`)."""
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """`[V]` float32 logits after the last row of `hidden` `[T, H]`."""
-
-
-class Sampler(Protocol):
-    """What the tail needs of `workers.sampling.sampler.Sampler`."""
-
-    def sample(
-        self,
-        logits: Tensor,
-        sampling: Sampling,
-        position: int,
-        prompt: list[int],
-        output: list[int],
-        allowed: bytes | None,
-    ) -> Sampled:
-        """The token at `position`, which `prompt` and `output` precede."""
+from workers.stage.parts import Layers
 
 
 @dataclass
@@ -59,25 +35,13 @@ class _Slot:
 
 
 class Tail:
-    """Head, sampler and token history of every sequence slot.
+    """Head, sampler and token history of every sequence slot."""
 
-    `acceptance` is for rehearsals: the draft is taken with this probability, whatever the logits say.
-    """
-
-    def __init__(
-        self,
-        head: Head,
-        sampler: Sampler,
-        vocab_size: int,
-        acceptance: float | None = None,
-        grammars: Grammars | None = None,
-    ) -> None:
-        """Without `grammars`, requests that have one fail."""
-        self._head = head
+    def __init__(self, layers: Layers, sampler: Sampler, grammars: Grammars | None = None) -> None:
+        """`layers` has the LM head. Without `grammars`, requests that have one fail."""
+        self._layers = layers
         self._grammars = grammars
         self._sampler = sampler
-        self._vocab_size = vocab_size
-        self._acceptance = acceptance
         self._slots: dict[int, _Slot] = {}
 
     def open(self, message: Open) -> None:
@@ -106,7 +70,7 @@ class Tail:
         drafts = [*frame.tokens[first - frame.position :], None] if frame.wants_sample else []
         for position, draft in enumerate(drafts, first):
             row = position - frame.position - 1
-            logits = self._head.logits(hidden[row : row + 1])
+            logits = self._layers.logits(hidden[row : row + 1])
             try:
                 sampled = self._sampler.sample(
                     logits, slot.sampling, position, slot.prompt, slot.output, self._allowed(slot)
@@ -114,7 +78,7 @@ class Tail:
             except GrammarFailed as failure:
                 error = str(failure)
                 break
-            tokens.append(self._by_chance(position, sampled.token, draft))
+            tokens.append(sampled.token)
             if sampled.logprobs is not None:
                 logprobs.append(sampled.logprobs)
             if sampled.probability is not None:
@@ -132,22 +96,3 @@ class Tail:
         if slot.sampling.grammar is not None:
             raise GrammarFailed("this engine has no grammars: the model folder holds no tokenizer.json")
         return None
-
-    @property
-    def rehearses(self) -> bool:
-        """Whether samples have to go through `rehearse`."""
-        return self._acceptance is not None
-
-    def rehearse(self, sample: Sample, draft: int | None) -> Sample:
-        """In a rehearsal, replaces the last token so that `draft`, of the next frame, is accepted by chance."""
-        if not sample.tokens:
-            return sample
-        *before, token = sample.tokens
-        return msgspec.structs.replace(sample, tokens=(*before, self._by_chance(sample.end - 1, token, draft)))
-
-    def _by_chance(self, position: int, token: int, draft: int | None) -> int:
-        """In a rehearsal, `draft` with the given probability, else another token; `token` where nothing is drafted."""
-        if self._acceptance is None or draft is None:
-            return token
-        accepted = random.Random(position).random() < self._acceptance
-        return draft if accepted else (draft + 1) % self._vocab_size

@@ -60,7 +60,7 @@ def test_a_module_that_does_not_fit_is_refused_before_it_is_loaded(
     )
     monkeypatch.setattr(speculation.drafters.load_pdm, "load_module", pytest.fail)
     with pytest.raises(ConfigError, match=r"draft module on cpu .* --max-model-len 60 or less"):
-        speculation.drafters.load_pdm.load_pdm(engine(tmp_path, target_folder))
+        speculation.drafters.load_pdm.load(engine(tmp_path, target_folder), VOCAB)
 
 
 def test_what_is_no_module_is_named(target_folder: Path, tmp_path: Path) -> None:

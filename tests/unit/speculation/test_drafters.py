@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.drafters.base import Draft, Start
-from speculation.drafters.choose import choose_drafter
+from speculation.decisions.governor import Governor
+from speculation.drafters.base import Draft, Drafter, Start
+from speculation.drafters.build import build_drafters
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
@@ -19,8 +20,9 @@ from workers.shared.messages import Sampling
 SAMPLING = Sampling(seed=0)
 
 
-def engine(drafter: DrafterConfig) -> EngineConfig:
-    return EngineConfig("/nowhere", (1, 1), Endpoints("", "", (), ()), 64, drafter=drafter)
+def build(config: DrafterConfig, vocab_size: int = 10) -> Drafter:
+    engine = EngineConfig("/nowhere", (1, 1), Endpoints("", "", (), ()), 64, drafter=config)
+    return build_drafters(engine, vocab_size, Governor(2))[0]
 
 
 def look_up(verified: Sequence[int], tokens: Sequence[int], longest: int, shortest: int) -> int | None:
@@ -79,7 +81,7 @@ def test_a_script_is_wrong_as_often_as_it_says() -> None:
 def test_choose_reads_the_script(tmp_path: Path) -> None:
     path = tmp_path / "script.json"
     path.write_bytes(msgspec.json.encode(Script([Recording([1, 2])])))
-    drafter = choose_drafter(engine(DrafterConfig("scripted", script=str(path))), 10)
+    drafter = build(DrafterConfig("scripted", script=str(path)))
     drafter.begin([1], SAMPLING, Start())
     assert drafter.draft([1]) == Draft((2,))
 
@@ -95,18 +97,18 @@ def test_choose_reads_the_script(tmp_path: Path) -> None:
 )
 def test_choose_names_what_is_wrong(config: DrafterConfig, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        choose_drafter(engine(config), 10)
+        build(config)
 
 
 def test_a_malformed_script_is_refused_with_the_path_of_the_field(tmp_path: Path) -> None:
     path = tmp_path / "script.json"
     path.write_text('{"recordings": [{"tokens": ["a"]}]}')
     with pytest.raises(ConfigError, match=r"recordings\[0\].tokens"):
-        choose_drafter(engine(DrafterConfig("scripted", script=str(path))), 10)
+        build(DrafterConfig("scripted", script=str(path)))
 
 
 def test_made_up_drafts_depend_on_the_position_only_and_stay_in_the_vocabulary() -> None:
-    drafter = choose_drafter(engine(DrafterConfig("scripted", scripted_acceptance=0.5)), 7)
+    drafter = build(DrafterConfig("scripted", scripted_acceptance=0.5), 7)
     drafts = [drafter.draft([3] * position) for position in range(1, 200)]
     assert drafts == [drafter.draft([4] * position) for position in range(1, 200)]
-    assert {draft.token for draft in drafts if draft is not None} == set(range(7))
+    assert {draft.token for draft in drafts if isinstance(draft, Draft)} == set(range(7))

@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 
 from speculation.drafters.base import Draft, Drafter, Start
-from speculation.drafters.choose import with_emulated_time
 from speculation.drafters.emulated import EmulatedDrafter
 from workers.shared.emulation import Emulation
 from workers.shared.messages import Sampling, Tap
@@ -30,8 +29,8 @@ class Recording(Drafter):
     def __init__(self) -> None:
         self.told: list[object] = []
 
-    def kept(self, slot: int) -> int | None:
-        return slot + 1
+    def kept(self) -> int | None:
+        return 2
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         self.told.append(("begin", prompt, sampling, start))
@@ -55,21 +54,15 @@ class Recording(Drafter):
 def test_an_emulated_drafter_is_the_drafter_later() -> None:
     inner = Recording()
     drafter = EmulatedDrafter(inner, 20.0)
-    sampling, start, tap = Sampling(seed=1), Start(2, 3, 4), Tap(0, 0, 0, 0, "float32", b"")
+    sampling, start, tap = Sampling(seed=1), Start(3, 4), Tap(0, 0, 0, 0, "float32", b"")
     drafter.begin([1], sampling, start)
     drafter.verified([1, 2], 2)
     drafter.rejected(4, 5)
     drafter.tap(tap)
     expected = [("begin", [1], sampling, start), ("verified", [1, 2], 2), ("rejected", 4, 5), ("tap", tap)]
     assert inner.told == expected
-    assert (drafter.anchors, drafter.kept(1), drafter.advance()) == ((3, 5), 2, True)
+    assert (drafter.anchors, drafter.kept(), drafter.advance()) == ((3, 5), 2, True)
     before = time.perf_counter()
     assert drafter.draft([1, 2]) == Draft((7,), 0.5)
     assert time.perf_counter() - before >= 0.02
     assert drafter.draft([1]) is None
-
-
-def test_without_a_time_nothing_is_wrapped() -> None:
-    inner = Recording()
-    assert with_emulated_time(inner, 0.0) is inner
-    assert isinstance(with_emulated_time(inner, 1.0), EmulatedDrafter)

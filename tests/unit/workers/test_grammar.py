@@ -143,7 +143,7 @@ def test_forced_tokens_are_drafted_without_asking_the_drafter(grammars: Grammars
     drafter.verified(tokens, len(tokens))
     while inner.asked == 0:
         draft = drafter.draft(tokens)
-        if draft is not None:
+        if isinstance(draft, Draft):
             tokens.append(draft.token)
     assert tokens == [*prompt, *ANSWER[: len(tokens) - 3]]
     assert len(tokens) > 8

@@ -130,15 +130,3 @@ def test_after_a_frame_whose_drafts_were_right_the_last_token_decides(
     lookahead.admit(wide)
     lookahead.sampled(wide, Sample(0, 0, 3, (7, token)))
     assert lookahead.admit(behind) == alive
-
-
-def test_follower_is_the_draft_for_the_next_position_of_the_same_epoch(lookahead: Lookahead) -> None:
-    first = frame(0, 0, 0, 1, 2)
-    lookahead.hear(first)
-    assert lookahead.pop() == first
-    assert lookahead.follower(first) is None
-    lookahead.hear(frame(1, 0, 0, 5, sequence=1))
-    lookahead.hear(frame(2, 0, 2, 9))
-    assert lookahead.follower(first) == 9
-    lookahead.hear(Rollback(0, 1))
-    assert lookahead.follower(frame(3, 1, 0, 1, 2)) is None

@@ -1,0 +1,93 @@
+"""One KV slot at work: a request, its schedule, its drafter, and the drafts that are not verified yet."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from speculation.decisions.schedule import Schedule, Step
+from speculation.drafters.base import PENDING, Draft, Drafter, Start
+from workers.shared.frames import Frame
+from workers.shared.messages import Generate, Open, Rollback
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client has asked for."""
+
+    client: bytes  # address on the bus
+    generate: Generate
+
+    def named(self, client: bytes, identifier: str) -> bool:
+        """Whether it is the one that `client` calls `identifier`."""
+        return self.client == client and self.generate.id == identifier
+
+
+class Stream:
+    """Serves the requests of one slot, one after the other. Without a request it is idle."""
+
+    def __init__(self, schedule: Schedule, drafter: Drafter) -> None:
+        self.schedule = schedule
+        self.drafter = drafter
+        self.request: Request | None = None
+        self._open_drafts: dict[int, Draft] = {}  # those not verified yet, by position
+        self._last_sample_ns: int | None = None
+
+    def begin(self, request: Request, reused: int) -> Sequence[Open | Frame | Rollback]:
+        """Takes a request on, `reused` positions of whose prompt are in the slot; returns what the stages must hear."""
+        generate, schedule = request.generate, self.schedule
+        self.request = request
+        self._open_drafts.clear()
+        self._last_sample_ns = None
+        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused))
+        opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused)
+        stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
+        step = schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
+        return [opening, *step.control]
+
+    def recall(self) -> None:
+        """Tells the drafter of the output that an earlier engine has given."""
+        schedule = self.schedule
+        for count in range(schedule.verified - schedule.outputs + 1, schedule.verified + 1):
+            self.drafter.verified(schedule.tokens, count)
+
+    def since_last_sample(self) -> int | None:
+        """Nanoseconds since this was last called for the request; None the first time."""
+        last, self._last_sample_ns = self._last_sample_ns, time.perf_counter_ns()
+        return None if last is None else self._last_sample_ns - last
+
+    def rank(self, step: Step, probabilities: Sequence[float]) -> None:
+        """Counts what the drafter thought of the verified tokens, `probabilities` being what the target did."""
+        counts = self.schedule.counts
+        for place, token in enumerate(step.tokens):
+            draft = self._open_drafts.pop(self.schedule.verified - len(step.tokens) + place, None)
+            if draft is None:
+                continue
+            rank = draft.candidates.index(token) if token in draft.candidates else None
+            counts.rank(rank)
+            if draft.probabilities and probabilities:
+                counts.compare(probabilities[place], 0.0 if rank is None else draft.probabilities[rank])
+
+    def follow(self, step: Step) -> None:
+        """Tells the drafter what has been verified, unless it was the end."""
+        schedule = self.schedule
+        if step.finish is not None:
+            return
+        for count in range(schedule.verified - len(step.tokens) + 1, schedule.verified + 1):
+            if step.rejected and count == schedule.verified:
+                self._open_drafts.clear()
+                self.drafter.rejected(count - 1, schedule.epoch)
+            self.drafter.verified(schedule.tokens, count)
+
+    def draft(self) -> tuple[bool, Sequence[Frame | Rollback]]:
+        """Asks for the draft that is wanted: whether there is one, and the frames that may go now.
+
+        A frame that waits for more drafts goes without those that are not to be had, but waits for those to come.
+        """
+        schedule = self.schedule
+        answer = self.drafter.draft(schedule.tokens)
+        if answer is PENDING:
+            return False, ()
+        if answer is None:
+            return False, schedule.flush().control
+        self._open_drafts[len(schedule.tokens)] = answer
+        return True, schedule.draft(answer.token).control

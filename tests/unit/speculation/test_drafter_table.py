@@ -1,0 +1,34 @@
+"""The table of drafters: every row has a loader, and what it says is obeyed before anything is loaded."""
+
+from importlib.util import find_spec
+from typing import get_args
+
+import pytest
+
+from workers.decisions.check_config import check_config
+from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
+from workers.shared.drafters import DRAFTERS, DrafterName
+from workers.shared.errors import ConfigError
+
+
+def test_every_name_has_a_row_and_every_row_a_loader() -> None:
+    assert set(DRAFTERS) == set(get_args(DrafterName))
+    assert all(find_spec(row.loader.partition(":")[0]) is not None for row in DRAFTERS.values())
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_draft_then_verify_takes_the_drafters_that_need_nothing_in_flight(name: DrafterName) -> None:
+    row = DRAFTERS[name]
+    drafter = DrafterConfig(
+        name,
+        module="m" if row.needs_module else None,
+        draft_model="m" if row.needs_model else None,
+        script="s" if row.needs_script else None,
+        num_speculative_tokens=3,
+    )
+    config = EngineConfig("/nowhere", (1,), Endpoints("", "", ("",), ("",)), 64, drafter=drafter)
+    if row.works_in_rounds:
+        check_config(config)
+    else:
+        with pytest.raises(ConfigError, match="use ngram or model, or leave"):
+            check_config(config)

@@ -1,0 +1,48 @@
+"""The drafters there are: a row for each, with what everybody but the drafter itself has to know of it.
+
+A new drafter is one file in `speculation/drafters/`, and one name and one row here. Nothing else asks for its name.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "scripted"]
+Reads = Literal["nothing", "text", "states in flight"]
+
+
+class DrafterRow(NamedTuple):
+    """What is known of a drafter before it is loaded."""
+
+    loader: str  # "module:function" of a `speculation.drafters.base.Loader`, imported only where the drafter runs
+    reads: Reads = "text"  # what its drafts are made from; "states in flight": hidden states of unfinished frames
+    needs_module: bool = False  # --draft-module
+    needs_model: bool = False  # --draft-model
+    needs_script: bool = False  # --script or --scripted-acceptance: a rehearsal, which is never found to lose
+
+    @property
+    def works_in_rounds(self) -> bool:
+        """Whether it can draft for draft-then-verify, where no frame is in flight while drafts are made."""
+        return self.reads != "states in flight"
+
+    @property
+    def has_opinion(self) -> bool:
+        """Whether it drafts what it finds in the request, and not silence or what it was told: grammars may help it."""
+        return self.reads != "nothing"
+
+
+DRAFTERS: Mapping[DrafterName, DrafterRow] = MappingProxyType(
+    {
+        "none": DrafterRow("speculation.drafters.none:load", "nothing"),
+        "ngram": DrafterRow("speculation.drafters.ngram:load"),
+        "model": DrafterRow("speculation.drafters.load_model:load", needs_model=True),
+        "pdm": DrafterRow("speculation.drafters.load_pdm:load", "states in flight", needs_module=True),
+        "pdm+ngram": DrafterRow("speculation.drafters.load_pdm:load_combined", "states in flight", needs_module=True),
+        "scripted": DrafterRow("speculation.drafters.scripted:load", "nothing", needs_script=True),
+    }
+)
+
+
+def names_of(are: Callable[[DrafterRow], bool]) -> str:
+    """The drafters that `are` so, for messages: `a or b`."""
+    return " or ".join(name for name, row in DRAFTERS.items() if are(row))
