@@ -18,7 +18,7 @@ from server.service import Service
 from server.settings import load_settings
 from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import die_with_parent
-from workers.shared.logs import configure, tell
+from workers.shared.processes.logs import configure, tell
 
 _GRACE_SECONDS = 2  # for responses to end by themselves once their requests have failed
 _KEEP_ALIVE_SECONDS = 65

@@ -17,8 +17,8 @@ from workers.decisions.check_config import check_config
 from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
-from workers.shared.logs import configure, tell
 from workers.shared.model_files.facts import read_facts
+from workers.shared.processes.logs import configure, tell
 from workers.shared.time_slices import be_punctual, settle
 
 

@@ -9,8 +9,8 @@ from speculation.decisions.roll_call import RollCall
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import Fingerprint, disagreement
-from workers.shared.logs import tell
 from workers.shared.messages import Failure, Ping, Pong, Ready, StageTimings
+from workers.shared.processes.logs import tell
 
 PING_INTERVAL = 1.0  # seconds
 _LOOK_INTERVAL = 1.0  # seconds between two looks at who has left, which would cost too much in every turn

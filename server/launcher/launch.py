@@ -20,9 +20,9 @@ from server.settings import KEYS_VARIABLE, ServerOptions, check_server, save_set
 from workers.shared.config import EngineConfig, save_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
-from workers.shared.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, configure, tell
 from workers.shared.memory import available_host_bytes, check_fits, needs_of, report
 from workers.shared.options.engine import EngineOptions
+from workers.shared.processes.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, configure, tell
 
 _PERMANENT = 2  # exit code of a process that a restart would not mend
 _RESTARTS = 5  # this many within

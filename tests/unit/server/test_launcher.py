@@ -95,7 +95,9 @@ def test_a_server_that_is_not_there_is_not_ready() -> None:
 
 
 def test_processes_end_with_the_first_of_them_or_are_killed() -> None:
-    sleepers = Group([spawn("sleeper", "workers.shared.tied", "timeit", "-n1", "-r1", "-s", _SLEEP) for _ in range(2)])
+    sleepers = Group(
+        [spawn("sleeper", "workers.shared.processes.tied", "timeit", "-n1", "-r1", "-s", _SLEEP) for _ in range(2)]
+    )
     processes = [child.process for child in sleepers.children]
     sleepers.stop(grace=0.0)
     assert all(process.poll() is not None for process in processes)
@@ -105,7 +107,7 @@ _SLEEP = "import threading; threading.Event().wait(600)"
 _PARENT = """
 import os, subprocess, sys
 environment = os.environ | {"ECHELON_PARENT_PID": str(os.getpid())}
-command = [sys.executable, "-m", "workers.shared.tied", "timeit", "-n1", "-r1", "-s", sys.argv[1]]
+command = [sys.executable, "-m", "workers.shared.processes.tied", "timeit", "-n1", "-r1", "-s", sys.argv[1]]
 child = subprocess.Popen(command, env=environment)
 print(child.pid, flush=True)
 child.wait()

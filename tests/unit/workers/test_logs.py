@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from workers.shared.errors import ConfigError
-from workers.shared.logs import configure, tell
+from workers.shared.processes.logs import configure, tell
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +67,6 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_program_without_a_log_prints() -> None:
-    code = "from workers.shared.logs import tell; tell('loading')"
+    code = "from workers.shared.processes.logs import tell; tell('loading')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == "loading\n"

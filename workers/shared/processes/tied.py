@@ -1,4 +1,4 @@
-"""`python -m workers.shared.tied MODULE ARGUMENTS...`: a program of somebody else's that ends with its parent."""
+"""`python -m workers.shared.processes.tied MODULE ARGUMENTS...`: somebody else's program, ended with its parent."""
 
 import runpy
 import sys
