@@ -12,7 +12,8 @@ import msgspec
 import zmq
 
 from speculation.channels import Channels
-from speculation.decisions.governor import Governor
+from speculation.decisions.controller import Controller
+from speculation.decisions.estimates import Choice
 from speculation.decisions.policy import choose_policy
 from speculation.drafters.base import Drafter, DrafterWrapper, Maker
 from speculation.drafters.guarded import GuardedDrafter
@@ -184,11 +185,13 @@ def local_engine(
     *,
     drafts: int = 0,
     addresses: Mapping[str, str] | None = None,
+    controller: Controller | None = None,
     **settings: Any,
 ) -> Iterator[LocalEngine]:
     """Runs the model in `folder` with `split` layers a stage, tapped at `anchors`; `settings` go to `EngineConfig`.
 
-    `drafts` is `num_speculative_tokens`; `addresses` replace some of the endpoints.
+    `drafts` is `num_speculative_tokens`; `addresses` replace some of the endpoints. Without a
+    `controller`, whatever drafter the test uses always drafts.
     """
     config = EngineConfig(
         model=str(folder),
@@ -203,7 +206,8 @@ def local_engine(
     context: zmq.Context[Any] = zmq.Context()
     drafting = Drafting(config.sequences, anchors)
     channels = Channels(context, config.endpoints)
-    engine = Engine(config, vocab_size, choose_policy(config), drafting.guarded, channels, Governor(config.stages))
+    controller = controller or Controller(config.stages, [Choice("test", listens=bool(anchors))])
+    engine = Engine(config, vocab_size, choose_policy(config), drafting.guarded, channels, controller)
     failures: list[Exception] = []
 
     def run() -> None:

@@ -11,6 +11,7 @@ import zmq
 from workers.shared.bus import encode, open_socket
 from workers.shared.messages import (
     Abort,
+    ControllerStatus,
     EngineInfo,
     EngineStats,
     Failed,
@@ -34,6 +35,7 @@ INFO = EngineInfo(
     vocab_size=400,
     rehearsal=False,
 )
+CHOICE = ControllerStatus("none", {"none": 10.0})
 
 
 @dataclass
@@ -157,7 +159,7 @@ class StubEngine:
                 drafts=5 * number,
                 draft_ns=number * 10**8,
             ),
-            quiet=False,
+            controller=CHOICE,
             stages=[timings] * self.info.stages,
         )
 

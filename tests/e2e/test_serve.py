@@ -141,7 +141,7 @@ def test_a_script_is_replayed_by_a_real_group(server: Serving, tmp_path: Path) -
     script = tmp_path / "script.json"
     wrong = frozenset(range(len(PROMPT) + 3, len(PROMPT) + 30, 4))
     script.write_bytes(msgspec.json.encode(Script([Recording(PROMPT + plain, wrong)])))
-    drafter = ("--drafter", "scripted", "--script", str(script))
+    drafter = ("--drafter", "scripted", "--script", str(script), "--always-draft")
     with serving(tmp_path, "tiny", "--stages", "4", *ONE_PROCESS, *drafter) as scripted:
         assert tokens(scripted) == plain
         wait_until(lambda: scripted.metric("echelon:speculation_rejected_total") == len(wrong), 60)

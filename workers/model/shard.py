@@ -79,7 +79,7 @@ class Shard:
         need = Need(
             f"stage with {len(layers)} layers",
             str(device),
-            target.weight_bytes(dtype),
+            target.weight_bytes(dtype, device),
             kv_bytes_per_position(config.to_dict(), len(layers), sequences, dtype.itemsize),
         )
         check_fits([need], max_len, available_bytes(device))

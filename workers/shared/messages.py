@@ -289,6 +289,15 @@ class EngineStats(msgspec.Struct):
     rank: RankTimings = msgspec.field(default_factory=RankTimings)
 
 
+class ControllerStatus(msgspec.Struct, frozen=True):
+    """What drafts, and why."""
+
+    choice: str  # the drafter in use, or the last that was
+    predicted: dict[str, float]  # tokens a second of every choice
+    switches: int = 0  # from one choice to another
+    probes: int = 0  # of choices that were not thought to be the best
+
+
 class Status(msgspec.Struct, frozen=True, tag="status"):
     """How the engine is, as of a ping answered by every stage."""
 
@@ -297,7 +306,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     running: int  # requests in the pipeline
     waiting: int  # requests queued behind them
     stats: EngineStats
-    quiet: bool  # drafts are stopped for now, because they lost against plain decoding
+    controller: ControllerStatus
     stages: list[StageTimings]
     dropped: int = 0  # messages that rank 0 could not read
 

@@ -13,7 +13,7 @@ from speculation.bench.near_ties import Branch
 from speculation.bench.progress import Forecast
 from speculation.bench.prompts import DataSet, Prompt
 from speculation.bench.run import Work, run
-from tests.stub_engine import INFO
+from tests.stub_engine import CHOICE, INFO
 from workers.shared.errors import ConfigError
 from workers.shared.messages import EngineStats, SpeculationCounts, StageTimings, Status
 
@@ -49,7 +49,7 @@ class Fake:
     def snapshot(self) -> Status | None:
         stage = StageTimings(tokens=self._tokens, forward_ns=1000 * self._tokens)
         counts = SpeculationCounts(cycles=self._tokens)
-        return Status(0, INFO, 0, 0, EngineStats(counts), False, [stage])
+        return Status(0, INFO, 0, 0, EngineStats(counts), CHOICE, [stage])
 
     def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
         self._tokens += 1000
