@@ -10,12 +10,13 @@ from speculation.calibration import Calibration, RehearsedDrafter, save_times, s
 from speculation.channels import Channels
 from speculation.decisions.admission import refusal
 from speculation.decisions.controller import Controller
+from speculation.decisions.grammar_gate import GrammarGate
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
 from speculation.decisions.slots import choose_slot
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
-from speculation.group import PING_INTERVAL, StageGroup
+from speculation.group import StageGroup
 from speculation.stats import StatsRecorder
 from speculation.stream import Request, Stream
 from workers.shared.config import EngineConfig
@@ -23,6 +24,7 @@ from workers.shared.errors import OutOfStep
 from workers.shared.fingerprint import engine_fingerprint
 from workers.shared.messages import (
     Abort,
+    Compiled,
     EngineInfo,
     Failed,
     Failure,
@@ -68,6 +70,7 @@ class Engine:
             for slot, drafter in enumerate(drafters)
         ]
         self._least_recent = list(range(config.sequences))  # slots, the one used longest ago first
+        self._gate: GrammarGate[Request] = GrammarGate()
         self._queue: deque[Request] = deque()
         self._running: Stream | None = None
         self._controller = controller
@@ -107,7 +110,7 @@ class Engine:
     def _serve_while(self, condition: Callable[[], bool]) -> None:
         more = False
         while condition() and not self._stopping:
-            self._channels.wait(0 if more else PING_INTERVAL)
+            self._channels.wait(0 if more else self._group.interval)
             self._turn()
             more = self._draft_ahead()
 
@@ -140,11 +143,17 @@ class Engine:
             self._on_result(message)
         while (request := self._channels.request()) is not None:
             self._on_request(*request)
-        if self._group.check(time.monotonic()):
+        if self._group.check(time.monotonic(), self._awaited):
             for client in {request.client for request in self._requests()} - {None}:
                 self._answer(client, KeepAlive())
         for client in self._channels.vanished():
             self._forget(client)
+
+    def _awaited(self) -> int | None:
+        """The oldest frame that is alive, -1 where a request runs without any, None if no request runs."""
+        running = [stream.schedule for stream in self._streams if stream.request is not None]
+        oldest = [schedule.in_flight[0].index for schedule in running if schedule.in_flight]
+        return min(oldest, default=-1 if running else None)
 
     # --- from the stages ---
 
@@ -153,6 +162,8 @@ class Engine:
             started, announced = time.perf_counter_ns(), self._channels.announce_ns
             self._on_sample(message)
             self._stats.committed(time.perf_counter_ns() - started - (self._channels.announce_ns - announced))
+        elif isinstance(message, Compiled):
+            self._enqueue(self._gate.compiled(message.number))
         elif isinstance(message, Pong):
             for client, number in self._group.pong(message):
                 self._channels.answer(client, self._status(number))
@@ -250,8 +261,15 @@ class Engine:
             if (error := refusal(message, self._info.max_model_len, self._info.vocab_size)) is not None:
                 self._channels.answer(client, Failed(message.id, error))
                 return
-            self._queue.append(Request(client, message))
-            self._start_next()
+            passed, todo = self._gate.arrived(Request(client, message), message.sampling.grammar)
+            if todo is not None:
+                self._drafters[0].prepare(message.sampling)
+                self._channels.announce([todo])
+            self._enqueue(passed)
+
+    def _enqueue(self, requests: Sequence[Request]) -> None:
+        self._queue.extend(requests)
+        self._start_next()
 
     def _start_next(self) -> None:
         if self._running is not None or self._calibrating or not self._queue:
@@ -288,16 +306,17 @@ class Engine:
             self._give(stream, step)
             self._finish(stream)
             return
-        for request in self._queue:
+        for request in [*self._queue, *self._gate.waiting]:
             if request.named(client, identifier):
-                self._queue.remove(request)
+                if not self._gate.leave(request):
+                    self._queue.remove(request)
                 self._answer(client, Tokens(identifier, [], finish="abort", counts=SpeculationCounts()))
                 return
 
     def _requests(self) -> list[Request]:
         """Those that run or wait."""
         running = None if self._running is None else self._running.request
-        return [*([] if running is None else [running]), *self._queue]
+        return [*([] if running is None else [running]), *self._queue, *self._gate.waiting]
 
     def _forget(self, client: bytes) -> None:
         """A client has gone: nobody would read its answers. Those that wait go first, so that none of them starts."""
@@ -317,7 +336,7 @@ class Engine:
             number=number,
             info=self._info,
             running=len(running),
-            waiting=len(self._queue),
+            waiting=len(self._queue) + len(self._gate.waiting),
             stats=self._stats.report(
                 running,
                 announce_ns=self._channels.announce_ns,

@@ -4,16 +4,17 @@ import time
 from collections.abc import Callable
 
 from speculation.channels import Channels
-from speculation.decisions.health import PingRounds
+from speculation.decisions.health import PingRounds, Progress
 from speculation.decisions.roll_call import RollCall
+from workers.decisions.patience import frame_limit
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import Fingerprint, disagreement
 from workers.shared.messages import Failure, Ping, Pong, Ready, StageTimings
 from workers.shared.processes.logs import tell
 
-PING_INTERVAL = 1.0  # seconds
-_LOOK_INTERVAL = 1.0  # seconds between two looks at who has left, which would cost too much in every turn
+_INTERVAL = 1.0  # seconds between two pings, and two looks at who has left, which would cost too much in every turn
+_PINGS = 4  # at least, before a stage is taken for hung
 _LAST_WORDS = 0.5  # seconds that the reason of a stage that has left may take to arrive
 
 
@@ -24,7 +25,10 @@ class StageGroup:
         self._addresses = config.endpoints.control
         self._ready_timeout = config.ready_timeout
         self._channels = channels
-        self._pings = PingRounds(config.stages, PING_INTERVAL, config.stall_timeout)
+        self.interval = min(_INTERVAL, config.stall_timeout / _PINGS)  # seconds between two calls of `check`, at most
+        self._pings = PingRounds(config.stages, self.interval)
+        self._progress = Progress(self.interval)
+        self._limits = config.stall_timeout, config.prefill_chunk
         self._next_look = 0.0  # monotonic seconds
 
     @property
@@ -58,16 +62,18 @@ class StageGroup:
                 elif isinstance(message, Failure):
                     self.fail(message)
 
-    def check(self, now: float) -> bool:
-        """Looks after the stages, `now` being monotonic seconds: pings them and, once a second, sees who has left.
+    def check(self, now: float, awaited: Callable[[], int | None]) -> bool:
+        """Looks after the stages, `now` being monotonic seconds: pings them and, now and then, sees who has left.
 
-        Returns whether a second has passed.
+        `awaited` tells what `Progress` wants to know. Returns whether it was such a moment.
         """
+        limit = frame_limit(*self._limits, self.timings)
         look = now >= self._next_look
         if look:
-            self._next_look = now + _LOOK_INTERVAL
+            self._next_look = now + self.interval
             self._check_departed()
-        if (number := self._pings.due(now)) is not None:
+            self._progress.look(now, awaited(), limit)
+        if (number := self._pings.due(now, limit)) is not None:
             self._channels.announce([Ping(number)])
         return look
 
