@@ -10,7 +10,7 @@ import torch
 import zmq
 
 from workers.decisions.patience import frame_limit
-from workers.model.shard import Shard
+from workers.model.shard import Shard, available_bytes
 from workers.rehearsal.assemble import rehearsed
 from workers.rehearsal.hollow import HollowShard
 from workers.sampling.sampler import Sampler
@@ -20,6 +20,7 @@ from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
 from workers.shared.grammar import Grammars, load_grammars
 from workers.shared.links import Listener
+from workers.shared.memory import by_device, check_fits, stage_need
 from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.shared.progress import Progress
@@ -128,7 +129,14 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
     def over_torch(index: int, shard: Layers, _: Orphaned) -> Edges:
         if shard.device.type == "cuda":
             torch.cuda.set_device(shard.device)
-        group = DistributedEdges(config.transport, config.endpoints.rendezvous, index, config.stages, limit)
+        group = DistributedEdges(
+            config.transport,
+            config.endpoints.rendezvous,
+            index,
+            config.stages,
+            ready=config.ready_timeout,
+            timeout=limit,
+        )
         inbound, outbound = None, None
         if group.upstream is not None:
             inbound = DistributedInbound(
@@ -175,7 +183,13 @@ def thread_edges(config: EngineConfig) -> EdgeMaker:
 
 
 def start_threads(config: EngineConfig, context: "zmq.Context[Any]") -> list[threading.Thread]:
-    """Runs every stage in a daemon thread of this process; a stage's failure reaches rank 0 as a message."""
+    """Runs every stage in a daemon thread of this process; a stage's failure reaches rank 0 as a message.
+
+    Raises `ConfigError` where they do not fit together: each one alone sees all that is free.
+    """
+    stages = [stage_need(config, stage) for stage in range(config.stages) if not config.hollow_stages]
+    for (_, device), needs in by_device(stages).items():
+        check_fits(needs, config.max_model_len, available_bytes(torch.device(device)))
     make_edges = thread_edges(config)
     threads = [
         threading.Thread(target=run_stage, args=(config, i, context, make_edges), name=f"stage {i}", daemon=True)
