@@ -82,7 +82,7 @@ class Recovery:
             if sequence.waiting:
                 sequence.waiting = False
                 sequence.sent += 1
-                again.append(msgspec.structs.replace(sequence.request, generated=tuple(sequence.generated)))
+                again.append(_rest(sequence.request, sequence.generated))
         return again
 
     def look(self, now: float, *, healthy: bool) -> list[str]:
@@ -101,3 +101,11 @@ class Recovery:
         for identifier in identifiers:
             del self._open[identifier]
         return identifiers
+
+
+def _rest(request: Generate, generated: list[int]) -> Generate:
+    """What asks for the rest; scores of the prompt came with the first token."""
+    sampling = request.sampling
+    if generated and sampling.prompt_logprobs is not None:
+        sampling = msgspec.structs.replace(sampling, prompt_logprobs=None)
+    return msgspec.structs.replace(request, sampling=sampling, generated=tuple(generated))

@@ -41,5 +41,6 @@ def _sampling_refusal(sampling: Sampling, vocab_size: int) -> str | None:
         "repetition_penalty": sampling.repetition_penalty > 0,
         "top_k": sampling.top_k >= 0,
         "logprobs": sampling.logprobs is None or sampling.logprobs >= 0,
+        "prompt_logprobs": sampling.prompt_logprobs is None or sampling.prompt_logprobs >= 0,
     }
     return next((f"{name} is out of bounds" for name, within in bounds.items() if not within), None)

@@ -92,3 +92,12 @@ def test_without_attempts_or_time_everything_ends_at_once() -> None:
     assert recovery.lost() == ["1"]
     recovery.opened(generate(2))
     assert recovery.look(0.0, healthy=False) == ["2"]
+
+
+def test_scores_of_the_prompt_are_not_asked_for_again() -> None:
+    recovery = Recovery(ATTEMPTS, seconds=10.0, interval=1.0)
+    for number in (1, 2):
+        recovery.opened(Generate(str(number), [1], LENGTH, Sampling(seed=0, prompt_logprobs=1)))
+    recovery.received(Tokens("2", [20]))
+    recovery.lost()
+    assert [request.sampling.prompt_logprobs for request in recovery.back()] == [1, None]

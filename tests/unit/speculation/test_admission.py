@@ -50,6 +50,7 @@ def test_a_request_out_of_bounds_is_refused_by_name(change: dict[str, Any], name
         {"logit_bias": {1: nan}},
         {"end_tokens": (10,)},
         {"logprobs": -1},
+        {"prompt_logprobs": -1},
     ],
 )
 def test_sampling_out_of_bounds_is_refused_by_name(change: dict[str, Any]) -> None:
