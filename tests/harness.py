@@ -201,7 +201,7 @@ def local_engine(
     )
     vocab_size = read_facts(folder).vocab_size
     context: zmq.Context[Any] = zmq.Context()
-    drafting = Drafting(config.sequences, anchors)
+    drafting = Drafting(config.max_num_seqs, anchors)
     channels = Channels(context, config.endpoints)
     engine = Engine(config, vocab_size, choose_policy(config), drafting.guarded, channels, Governor(config.stages))
     failures: list[Exception] = []

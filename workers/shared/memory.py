@@ -66,7 +66,7 @@ def model_bytes(folder: Path, layers: range, config: EngineConfig, *, first: boo
         ends |= {FINAL_NORM, HEAD if HEAD in entries else EMBEDDING}
     elements = sum(entry.elements for name, entry in entries.items() if name in ends or layer_of(name) in layers)
     item = _ITEM_BYTES[config.dtype]
-    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), config.sequences, item)
+    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), config.max_num_seqs, item)
     return elements * item, kv
 
 
@@ -86,7 +86,7 @@ def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
     per_position = sum(need.kv_bytes_per_position for need in needs)
     longest = (usable - weights) // per_position if per_position else 0
     if longest >= 1:
-        mend = f"use --max-model-len {longest} or less, or fewer --sequences"
+        mend = f"use --max-model-len {longest} or less, or fewer --max-num-seqs"
     else:
         mend = "the weights alone do not fit: use more devices or hosts, --dtype bfloat16 or another model"
     raise ConfigError(
@@ -101,7 +101,7 @@ def report(needs: Iterable[Need], config: EngineConfig) -> list[str]:
     lines = []
     for need in needs:
         kv = need.kv_bytes_per_position * config.max_model_len
-        slots = f" ({config.sequences} x {config.max_model_len} positions)" if kv else ""
+        slots = f" ({config.max_num_seqs} x {config.max_model_len} positions)" if kv else ""
         where = f"{need.host} {need.device}".strip()
         lines.append(f"{need.who} on {where}: {_shown(need.weight_bytes)} weights, {_shown(kv)} KV{slots}")
     return lines
