@@ -1,6 +1,5 @@
 """Rank 0's sockets: the request bus, one control channel a stage, and the results of all stages."""
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -8,14 +7,10 @@ from typing import Any
 import msgspec
 import zmq
 
+from speculation.stage_lines import open_lines
 from workers.shared.bus import Intake, encode, open_socket
 from workers.shared.config import Endpoints
-from workers.shared.connection import ConnectionWatch
-from workers.shared.errors import PeerLost
 from workers.shared.messages import Failed, FromEngine, FromStage, Sample, Shutdown, ToEngine, ToStage
-
-_LAST_WORDS_MS = 1000  # how long a closing control channel may take to deliver the shutdown
-_SEND_MS = 5000  # a control message waits only while its stage is not connected
 
 
 class Channels:
@@ -27,24 +22,18 @@ class Channels:
         listen = endpoints.listen
         self._bus = open_socket(context, zmq.ROUTER, endpoints.bus, bind=True, listen=listen, silence=silence)
         self._bus.setsockopt(zmq.ROUTER_MANDATORY, 1)  # what cannot be delivered is an error
-        self._results = open_socket(context, zmq.PULL, endpoints.results, bind=True, listen=listen)
-        self._control = [
-            open_socket(context, zmq.PUSH, endpoint, bind=True, listen=listen, silence=silence)
-            for endpoint in endpoints.control
-        ]
-        for socket in self._control:
-            socket.setsockopt(zmq.SNDTIMEO, _SEND_MS)
-        self._watches = [ConnectionWatch(socket) for socket in self._control]
+        self._lines = open_lines(context, endpoints, silence)
+        self._stages = len(endpoints.control)
         self._poller = zmq.Poller()
         self._poller.register(self._bus, zmq.POLLIN)
-        self._poller.register(self._results, zmq.POLLIN)
+        self._lines.register(self._poller)
         self._vanished: set[bytes] = set()
         self._from_stages: Intake[FromStage] = Intake(FromStage, "results channel")
         self._from_clients: Intake[ToEngine] = Intake(ToEngine, "request bus")
 
     def wait(self, seconds: float) -> None:
         """Sleeps until a message arrives or `seconds` have passed."""
-        self._poller.poll(int(seconds * 1000))
+        self._lines.noticed(dict(self._poller.poll(int(seconds * 1000))))
 
     @property
     def dropped(self) -> int:
@@ -53,21 +42,18 @@ class Channels:
 
     def result(self) -> FromStage | None:
         """The next message of a stage, if one has arrived."""
-        while True:
-            try:
-                data = self._results.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return None
+        while (data := self._lines.receive()) is not None:
             message = self._from_stages.read(data)
             if message is None:
                 continue
-            if isinstance(message, Sample) or message.stage < len(self._control):
+            if isinstance(message, Sample) or message.stage < self._stages:
                 return message
             self._from_stages.dropped.add(f"there is no stage {message.stage}")
+        return None
 
     def departed(self) -> list[int]:
         """Stages that have closed their control channel, or died, since the last call."""
-        return [stage for stage, watch in enumerate(self._watches) if watch.lost()]
+        return self._lines.departed()
 
     def request(self) -> tuple[bytes, ToEngine] | None:
         """The next message of a client with the client's address, if one has arrived."""
@@ -87,19 +73,12 @@ class Channels:
         """Sends messages to every stage, in order. Raises `PeerLost` where a stage is not connected."""
         started = time.perf_counter_ns()
         for message in messages:
-            encoded = encode(message)
-            for stage, socket in enumerate(self._control):
-                try:
-                    socket.send(encoded)
-                except zmq.Again:
-                    raise PeerLost(f"stage {stage} is not connected to its control channel") from None
+            self._lines.announce(encode(message))
         self.announce_ns += time.perf_counter_ns() - started
 
     def dismiss(self) -> None:
         """Tells every stage that is still there to leave."""
-        for socket in self._control:
-            with contextlib.suppress(zmq.Again):
-                socket.send(encode(Shutdown()), zmq.NOBLOCK)
+        self._lines.dismiss(encode(Shutdown()))
 
     def answer(self, client: bytes, message: FromEngine) -> None:
         """Sends a message to a client; see `vanished`."""
@@ -117,12 +96,8 @@ class Channels:
 
     def close(self) -> None:
         """Closes all sockets, after the last control messages have left."""
-        for watch in self._watches:
-            watch.close()
-        for socket in self._control:
-            socket.close(linger=_LAST_WORDS_MS)
+        self._lines.close()
         self._bus.close()
-        self._results.close()
 
 
 class _Named(msgspec.Struct):

@@ -136,10 +136,15 @@ class EngineClient:
     @property
     def info(self) -> EngineInfo:
         """What the engine serves; raises `EngineUnavailable` unless it is healthy."""
+        return self.status.info
+
+    @property
+    def status(self) -> Status:
+        """The newest figures; raises `EngineUnavailable` unless the engine is healthy."""
         if self.figures.status is None or not self.healthy:
             why = f" ({self._trouble})" if self._trouble else ""
             raise EngineUnavailable(f"the engine is starting, restarting or not answering; try again in a moment{why}")
-        return self.figures.status.info
+        return self.figures.status
 
     @property
     def open_sequences(self) -> int:

@@ -12,6 +12,7 @@ from workers.decisions.check_config import check_config
 from workers.decisions.split import balance, check_split
 from workers.shared.config import DrafterConfig, Endpoints, EngineConfig, TransportName
 from workers.shared.drafters import DRAFTERS, DrafterName
+from workers.shared.endpoints import zmq_endpoint
 from workers.shared.errors import ConfigError
 from workers.shared.options.engine import (
     DEFAULT_MAX_MODEL_LEN,
@@ -55,6 +56,9 @@ def _plan(options: EngineOptions, model: ModelSize, endpoints: Endpoints, hosts:
     split = choose_split(options, model)
     devices = choose_devices(options.device, len(split), alone=options.transport == "inprocess")
     on_cpu = devices[0] == "cpu"
+    transport = choose_transport(options, devices, hosts[1:])
+    if transport == "zmq":
+        endpoints = msgspec.structs.replace(endpoints, data=tuple(map(zmq_endpoint, endpoints.data)))
     config = EngineConfig(
         model=str(model.folder),
         split=split,
@@ -62,7 +66,7 @@ def _plan(options: EngineOptions, model: ModelSize, endpoints: Endpoints, hosts:
         max_model_len=choose_max_model_len(options.max_model_len, model.max_positions),
         dtype=options.dtype if options.dtype != "auto" else ("float32" if on_cpu else "bfloat16"),
         devices=devices,
-        transport=choose_transport(options, devices, hosts[1:]),
+        transport=transport,
         drafter=choose_drafter(options.drafter, model, devices[0] if hosts[0] == hosts[1] else "cpu"),
         **_same(options, EngineFields),
     )
@@ -92,12 +96,13 @@ def choose_transport(options: EngineOptions, devices: Sequence[str], hosts: Sequ
     """How hidden states travel between stages on `hosts`: as given, or the fastest way that works."""
     if options.transport != "auto":
         return options.transport
+    by_socket: TransportName = "zmq" if any(hosts) else "unix"
     if devices[0] == "cpu":
-        return "zmq"
+        return by_socket
     places = {(host, devices[stage % len(devices)]) for stage, host in enumerate(hosts)}
     if len(places) == len(hosts) > 1:
         return "nccl"
-    return "inprocess" if len(places) == 1 and hosts[0] == "" else "zmq"
+    return "inprocess" if len(places) == 1 and not any(hosts) else by_socket
 
 
 def choose_max_model_len(asked: int | None, max_positions: int) -> int:
@@ -141,8 +146,8 @@ def local_endpoints(folder: Path, stages: int, attempt: int) -> Endpoints:
     return Endpoints(
         bus=f"ipc://{folder}/bus",
         results=f"ipc://{folder}/results-{attempt}",
-        control=tuple(f"ipc://{folder}/control-{i}-{attempt}" for i in range(stages)),
-        data=tuple(f"ipc://{folder}/data-{i}-{attempt}" for i in range(stages)),
+        control=tuple(f"unix://{folder}/control-{i}-{attempt}" for i in range(stages)),
+        data=tuple(f"unix://{folder}/data-{i}-{attempt}" for i in range(stages)),
         rendezvous=f"file://{folder}/rendezvous-{attempt}",
     )
 

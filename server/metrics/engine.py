@@ -1,16 +1,37 @@
 """Prometheus metrics of the engine and its stages, from the newest `Status`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec import Struct
 from msgspec.structs import asdict
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from server.engine.client import EngineClient
 from server.engine.rates import EngineFigures
-from workers.shared.messages import HIT_RANKS, EngineInfo, StageTimings, Status
+from workers.shared.messages import HIT_RANKS, EngineInfo, SpeculationCounts, StageTimings, Status
 
 _NS = 1e9
+_NANOSECONDS = "_ns"
+# By the names of fields. One that is missing here fails tests/unit/server/test_engine_metrics.py.
+_HELP: Mapping[str, str] = {
+    "speculation_drafted": "Drafted tokens",
+    "speculation_accepted": "Drafts that were equal to the sampled token",
+    "speculation_rejected": "Drafts that were not",
+    "speculation_discarded": "Drafts that were never verified",
+    "speculation_cycles": "Pipeline cycles",
+    "speculation_ranked": "Verified drafts whose candidates are known",
+    "speculation_bounded": "Verified drafts of sampled tokens, with known probabilities",
+    "speculation_bound": "Sum over these of the best acceptance there could be, sum min(p, q)",
+    "full_cycles": "Cycles timed with the pipeline full",
+    "full_cycle_ns": "Time of the full cycles",
+    "drafts": "Drafts asked for",
+    "draft_ns": "Time the drafter took over them",
+    "drafter_failures": "Failures of the drafter, each silencing it for a while",
+    "decode_ns": "Time between first and last token of requests",
+    "commit_ns": "Rank 0's time for samples, without announcements",
+    "announce_ns": "Rank 0's time for control messages",
+}
 
 
 class EngineCollector(Collector):
@@ -33,36 +54,35 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     """Metrics of one `Status` and the rates that go with it."""
     yield _gauge("num_requests_running", "Sequences in the pipeline", status.running)
     yield _gauge("num_requests_waiting", "Sequences queued in the engine", status.waiting)
-    stats, counts = status.stats, status.stats.counts
-    yield _counter("speculation_drafted", "Drafted tokens", counts.drafted)
-    yield _counter("speculation_accepted", "Drafts that were equal to the sampled token", counts.accepted)
-    yield _counter("speculation_rejected", "Drafts that were not", counts.rejected)
-    yield _counter("speculation_discarded", "Drafts that were never verified", counts.discarded)
-    yield _counter("speculation_cycles", "Pipeline cycles", counts.cycles)
-    yield _counter("speculation_ranked", "Verified drafts whose candidates are known", counts.ranked)
-    hits = CounterMetricFamily(
-        "echelon:speculation_hits", "Verified tokens among the drafter's first candidates", labels=["candidates"]
-    )
-    for width, count in zip(HIT_RANKS, counts.hits, strict=True):
-        hits.add_metric([str(width)], count)
-    yield hits
-    yield _counter("speculation_bounded", "Verified drafts of sampled tokens, with known probabilities", counts.bounded)
-    yield _counter(
-        "speculation_bound", "Sum over these of the best acceptance there could be, sum min(p, q)", counts.bound
-    )
-    yield _counter("full_cycles", "Cycles timed with the pipeline full", stats.full_cycles)
-    yield _counter("full_cycle_seconds", "Time of the full cycles", stats.full_cycle_ns / _NS)
-    yield _counter("drafts", "Drafts asked for", stats.drafts)
-    yield _counter("draft_seconds", "Time the drafter took over them", stats.draft_ns / _NS)
-    yield _counter("drafter_failures", "Failures of the drafter, each silencing it for a while", stats.drafter_failures)
-    yield _counter("decode_seconds", "Time between first and last token of requests", stats.rank.decode_ns / _NS)
-    yield _counter("commit_seconds", "Rank 0's time for samples, without announcements", stats.rank.commit_ns / _NS)
-    yield _counter("announce_seconds", "Rank 0's time for control messages", stats.rank.announce_ns / _NS)
+    yield from _counters(status.stats.counts, "speculation_")
+    yield _hits(status.stats.counts)
+    yield from _counters(status.stats)
+    yield from _counters(status.stats.rank)
     yield _counter("dropped_messages", "Messages that rank 0 could not read", status.dropped)
     yield _gauge("speculation_quiet", "Whether drafts are stopped because they lost", float(status.quiet))
     yield from _rates(figures)
     yield from _stages(status.stages)
     yield _info(status.info)
+
+
+def _counters(struct: Struct, prefix: str = "") -> Iterator[Metric]:
+    """A counter for each number that `struct` holds, in seconds where it is in nanoseconds."""
+    for name, value in asdict(struct).items():
+        if isinstance(value, int | float):
+            text = _HELP[prefix + name]
+            if name.endswith(_NANOSECONDS):
+                yield _counter(f"{prefix}{name.removesuffix(_NANOSECONDS)}_seconds", text, value / _NS)
+            else:
+                yield _counter(prefix + name, text, value)
+
+
+def _hits(counts: SpeculationCounts) -> Metric:
+    hits = CounterMetricFamily(
+        "echelon:speculation_hits", "Verified tokens among the drafter's first candidates", labels=["candidates"]
+    )
+    for width, count in zip(HIT_RANKS, counts.hits, strict=True):
+        hits.add_metric([str(width)], count)
+    return hits
 
 
 def _rates(figures: EngineFigures) -> Iterator[Metric]:
@@ -88,16 +108,9 @@ def _stages(stages: Iterable[StageTimings]) -> Iterator[Metric]:
     tokens = CounterMetricFamily("echelon:stage_tokens", "Tokens in computed frames", labels=["stage"])
     for number, timings in enumerate(stages):
         stage = str(number)
-        phases = {
-            "idle": timings.idle_ns,
-            "receive": timings.receive_ns,
-            "forward": timings.forward_ns,
-            "sample": timings.sample_ns,
-            "emulate": timings.emulate_ns,
-            "send": timings.send_ns,
-        }
-        for phase, nanoseconds in phases.items():
-            seconds.add_metric([stage, phase], nanoseconds / _NS)
+        for name, value in asdict(timings).items():
+            if name.endswith(_NANOSECONDS):
+                seconds.add_metric([stage, name.removesuffix(_NANOSECONDS)], value / _NS)
         frames.add_metric([stage, "computed"], timings.frames)
         frames.add_metric([stage, "skipped"], timings.skipped)
         tokens.add_metric([stage], timings.tokens)

@@ -9,7 +9,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.errors import ApiError
 from server.middleware.error_handlers import error_response
 
-_OPEN_PATHS = frozenset({"/health", "/metrics"})  # for load balancers and Prometheus
+_OPEN_PATHS = frozenset(
+    {"/health", "/metrics", "/status"}
+)  # for load balancers, Prometheus and other tools of operators
 
 
 class ApiKeys:
@@ -47,7 +49,7 @@ def _digest(key: bytes) -> bytes:
 
 
 class RequestLimit:
-    """Answers 429 while `limit` requests are being served; `/health` and `/metrics` do not count."""
+    """Answers 429 while `limit` requests are being served; `/health`, `/metrics` and `/status` do not count."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app

@@ -1,7 +1,8 @@
-"""GET /health, /metrics and /version: what operators and their tools read."""
+"""GET /health, /metrics, /status and /version: what operators and their tools read."""
 
 from importlib.metadata import PackageNotFoundError, version
 
+import msgspec
 from fastapi import APIRouter
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
@@ -22,6 +23,12 @@ def operations_router(service: Service) -> APIRouter:
     @router.get("/metrics")
     async def metrics() -> Response:
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/status")
+    async def status() -> Response:
+        with engine_errors():
+            found = service.engine.status
+        return Response(msgspec.json.encode(found), media_type="application/json")
 
     @router.get("/version")
     async def show_version() -> Response:

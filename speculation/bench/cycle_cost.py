@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speculation.bench.analysis.cells import Cell, CellKey
+from speculation.bench.analysis.counters import Counters
 from speculation.bench.analysis.figures import Row, rows
 from speculation.bench.configuration import NONE, Contender, Settings
 from speculation.bench.processes import Served
@@ -93,16 +94,16 @@ def measure(point: Point, tokens: int, log: Path) -> Row:
     cell = Cell(
         key=CellKey(point.contender, 0.0, _PROMPT.dataset, 0),
         answers=[answer],
-        counters=after.counters.since(before.counters),
+        counters=Counters.of(after).since(Counters.of(before)),
         prefill=[StageTimings() for _ in range(point.stages)],  # one frame among hundreds
         prompt_frames=1,
         devices=point.stages,
         energy_mj=None,
         near_ties=[],
         beside=[],
-        rehearsal=after.rehearsal,
-        emulated=after.emulated,
-        split=after.split,
+        rehearsal=after.info.rehearsal,
+        emulated=after.info.emulated,
+        split=",".join(map(str, after.info.split)),
         date="",
         git="",
         load=os.getloadavg()[0],

@@ -17,13 +17,13 @@ from typing import Protocol
 import msgspec
 
 from speculation.bench.analysis.cells import Answer
-from speculation.bench.analysis.counters import Snapshot, parse_metrics
 from speculation.bench.configuration import HUGGING_FACE, Contender, Settings, serve_arguments
 from speculation.bench.near_ties import Branch, bias
 from speculation.bench.prompts import Prompt
 from speculation.bench.streaming import chat_body, stream_chat
 from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import PARENT_VARIABLE
+from workers.shared.messages import Status
 from workers.shared.options.sources import without_options
 
 _READY_SECONDS = 600.0
@@ -44,7 +44,7 @@ class Running(Protocol):
     def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
         """Whether the branch's expected token comes next once it is favoured by a little; raises `ConfigError`."""
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> Status | None:
         """Figures that cover everything up to now, or None where there are none."""
 
     def stop(self) -> None:
@@ -118,7 +118,7 @@ class Served:
             raise ConfigError(f"prompt {prompt.question}: {error}\n{_tail(self._log)}") from error
         return bool(choice["token_ids"] == [branch.expected])
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Status:
         """Figures newer than the last answer.
 
         They come with pings, of which one may have been under way: the second change is new for certain.
@@ -131,7 +131,7 @@ class Served:
                 raise ConfigError(f"the engine's figures do not change any more\n{_tail(self._log)}")
             time.sleep(_LOOK_SECONDS)
             look = self._look()
-            changes += look.idle_ns != last.idle_ns
+            changes += look.number != last.number
             last = look
         return last
 
@@ -139,8 +139,8 @@ class Served:
         """Stops the launcher, which takes its group down."""
         _stop(self._launcher)
 
-    def _look(self) -> Snapshot:
-        return parse_metrics(self._get("/metrics").decode())
+    def _look(self) -> Status:
+        return msgspec.json.decode(self._get("/status"), type=Status)
 
     def _get(self, path: str) -> bytes:
         with urllib.request.urlopen(self._url(path), timeout=30) as response:

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Answer, Cell, CellKey, Folder
-from speculation.bench.analysis.counters import Snapshot
+from speculation.bench.analysis.counters import Counters
 from speculation.bench.configuration import Contender, Settings, devices
 from speculation.bench.energy import Meter
 from speculation.bench.near_ties import Branch, proven
@@ -21,7 +21,7 @@ from speculation.bench.progress import Progress
 from speculation.bench.prompts import DataSet, Prompt
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
-from workers.shared.messages import StageTimings
+from workers.shared.messages import StageTimings, Status
 
 _WARM_UP_TOKENS = 16
 _PREFILL_PROMPTS = 4
@@ -77,7 +77,7 @@ class _Lane:
     contender: Contender
     running: Running
     meter: Meter | None
-    last: Snapshot | None = None
+    last: Status | None = None
     prefill: list[StageTimings] | None = None
 
     def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
@@ -125,10 +125,10 @@ def _warm_up(lanes: Sequence[_Lane], prompts: Sequence[Prompt]) -> None:
             lane.answer(prompt, 0.0, 1)
     for lane, earlier, now in zip(lanes, before, _snapshots(lanes), strict=True):
         if earlier is not None and now is not None:
-            lane.last, lane.prefill = now, now.counters.since(earlier.counters).stages
+            lane.last, lane.prefill = now, Counters.of(now).since(Counters.of(earlier)).stages
 
 
-def _snapshots(lanes: Sequence[_Lane]) -> list[Snapshot | None]:
+def _snapshots(lanes: Sequence[_Lane]) -> list[Status | None]:
     """Figures of all lanes; each waits for a ping or two, so they do it together."""
     with ThreadPoolExecutor(len(lanes)) as pool:
         return list(pool.map(lambda lane: lane.running.snapshot(), lanes))
@@ -167,7 +167,7 @@ def _block(
             Cell(
                 key=key,
                 answers=answers[key],
-                counters=None if now is None or earlier is None else now.counters.since(earlier.counters),
+                counters=None if now is None or earlier is None else Counters.of(now).since(Counters.of(earlier)),
                 prefill=lane.prefill,
                 prompt_frames=sum(
                     ceil(answer.computed / work.settings.engine.prefill_chunk) for answer in answers[key]
@@ -175,9 +175,9 @@ def _block(
                 devices=devices(lane.contender, work.settings),
                 energy_mj=None if lane.meter is None else energy[key],
                 beside=[other.contender for other, _ in todo if other is not lane],
-                rehearsal=now is not None and now.rehearsal,
-                emulated=Emulation() if now is None else now.emulated,
-                split="" if now is None else now.split,
+                rehearsal=now is not None and now.info.rehearsal,
+                emulated=Emulation() if now is None else now.info.emulated,
+                split="" if now is None else ",".join(map(str, now.info.split)),
                 date=date,
                 git=work.git,
                 near_ties=[],

@@ -12,10 +12,10 @@ from speculation.pdm.authors import read_authors
 from speculation.pdm.checkpoint import load_module
 from speculation.pdm.quantized import quantize
 from speculation.pdm.runtime import DraftRuntime
-from speculation.pdm.target import read_tensor
+from speculation.pdm.target import read_embedding, read_target_config
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.tensor_sizes import EMBEDDING
+from workers.shared.memory import Need, available_host_bytes, check_fits, module_bytes
 from workers.shared.progress import Progress
 from workers.shared.time_slices import available_cores
 
@@ -26,7 +26,7 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], PdmDrafter]:
     On a CPU that multiplies bfloat16 it has that dtype, with weights of eight bits for drafts; on another CPU it is
     float32; elsewhere it has the engine's dtype.
 
-    Raises `ConfigError` where it belongs to another target or cannot be read.
+    Raises `ConfigError` where it belongs to another target, cannot be read, or does not fit into memory.
     """
     config = engine.drafter
     if config.module is None:
@@ -34,13 +34,16 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], PdmDrafter]:
     path, model = Path(config.module), Path(engine.model)
     device = torch.device(config.device)
     dtype = _cpu_dtype() if device.type == "cpu" else getattr(torch, engine.dtype)
+    need = Need("draft module", config.device, *module_bytes(path, engine))
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_host_bytes()
+    check_fits([need], engine.max_model_len, free)
     torch.set_num_threads(config.threads)
     with Progress(f"draft module {path.name}: loading on {device}"):
         read = read_authors if path.suffix == ".pt" else load_module
         module = read(path, model, config.module_target).to(device, dtype).eval().requires_grad_(False)
         if device.type == "cpu" and dtype is torch.bfloat16:
             quantize(module)
-        embedding = read_tensor(model, EMBEDDING).to(device, dtype)
+        embedding = read_embedding(model, read_target_config(model), dtype).to(device)
     capacity = engine.max_model_len
     return lambda slot: PdmDrafter(DraftRuntime(module, engine.split, capacity), embedding, module, capacity)
 

@@ -13,6 +13,7 @@ from speculation.pdm.config import ModuleConfig
 from speculation.pdm.target import skeleton
 from workers.model import attention
 from workers.model.rotary import RotaryTables
+from workers.shared.errors import ConfigError
 from workers.shared.model_files.facts import head_dim
 
 _FULL = "full_attention"
@@ -21,6 +22,8 @@ _FULL = "full_attention"
 def layer_kinds(target: PreTrainedConfig, layers: Sequence[int]) -> tuple[str, ...]:
     """How the target's `layers` attend, as its configuration names it; none where all attend to everything."""
     kinds: Sequence[str] = getattr(target, "layer_types", None) or [_FULL] * target.num_hidden_layers
+    if not all(0 <= layer < target.num_hidden_layers for layer in layers):
+        raise ConfigError(f"--init-layers {list(layers)}: the target has layers 0..{target.num_hidden_layers - 1}")
     named = tuple(kinds[layer] for layer in layers)
     return named if set(named) != {_FULL} else ()
 

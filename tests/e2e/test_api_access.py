@@ -55,7 +55,7 @@ def test_a_wrong_key_is_what_the_client_expects(guarded: Api) -> None:
         with_key(guarded, "wrong").models.list()
 
 
-@pytest.mark.parametrize("path", ["/health", "/metrics"])
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/status"])
 def test_operators_need_no_key(guarded: Api, path: str) -> None:
     assert httpx.get(f"{guarded.url}{path}").status_code == 200
 

@@ -1,4 +1,4 @@
-"""A stage's control channel belongs to one rank 0 and ends with it."""
+"""A stage's control channel belongs to one rank 0 and ends with it, over links and over ZeroMQ."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import zmq
 
-from workers.shared.bus import encode, open_socket
+from speculation.stage_lines import StageLines, open_lines
+from workers.shared.bus import encode
+from workers.shared.config import Endpoints
 from workers.shared.errors import PeerLost
-from workers.shared.messages import Ping, Shutdown
-from workers.stage.loop import ControlChannel
+from workers.shared.messages import Ping, Pong, Shutdown, StageTimings
+from workers.stage.channel import ControlChannel, open_channel
 
-PATIENCE = 30.0  # seconds
+PATIENCE = 60.0  # seconds
 
 
 @pytest.fixture
@@ -22,49 +24,86 @@ def context() -> Iterator["zmq.Context[Any]"]:
     context.destroy(linger=0)
 
 
+@pytest.fixture(params=["unix", "ipc"])
+def endpoints(request: pytest.FixtureRequest, tmp_path: Path) -> Endpoints:
+    base = f"{request.param}://{tmp_path}"
+    return Endpoints(bus="", results=f"{base}/results", control=(f"{base}/control",), data=())
+
+
+class Rank0:
+    """Its end of the channels to one stage."""
+
+    def __init__(self, context: "zmq.Context[Any]", endpoints: Endpoints) -> None:
+        self.lines: StageLines = open_lines(context, endpoints, None)
+        self._poller = zmq.Poller()
+        self.lines.register(self._poller)
+
+    def wait(self, seconds: float = PATIENCE) -> None:
+        self.lines.noticed(dict(self._poller.poll(seconds * 1000)))
+
+
 @pytest.fixture
-def rank_0(context: "zmq.Context[Any]", tmp_path: Path) -> "zmq.Socket[Any]":
-    return open_socket(context, zmq.PUSH, f"ipc://{tmp_path}/control", bind=True)
+def rank_0(context: "zmq.Context[Any]", endpoints: Endpoints) -> Rank0:
+    return Rank0(context, endpoints)
 
 
 def connected(
-    context: "zmq.Context[Any]", folder: Path, rank_0: "zmq.Socket[Any]", silence: float = PATIENCE
+    context: "zmq.Context[Any]", endpoints: Endpoints, rank_0: Rank0, silence: float = PATIENCE
 ) -> ControlChannel:
-    """A channel on which rank 0 has already been heard."""
-    control = open_socket(context, zmq.PULL, f"ipc://{folder}/control", bind=False)
-    results = open_socket(context, zmq.PUSH, f"ipc://{folder}/results", bind=False)
-    channel = ControlChannel(control, results, silence)
-    rank_0.send(encode(Ping(1)))
+    """A channel on which both sides have been heard."""
+    channel = open_channel(context, endpoints, 0, silence)
+    channel.report(Pong(1, 0, StageTimings()))
+    while rank_0.lines.receive() is None:
+        rank_0.wait()
+    rank_0.lines.announce(encode(Ping(1)))
     assert list(channel.heard(wait=True)) == [Ping(1)]
     return channel
 
 
 def test_a_stage_leaves_a_rank_0_that_has_gone_though_another_listens_at_its_address(
-    context: "zmq.Context[Any]", tmp_path: Path, rank_0: "zmq.Socket[Any]"
+    context: "zmq.Context[Any]", endpoints: Endpoints, rank_0: Rank0
 ) -> None:
-    channel = connected(context, tmp_path, rank_0)
-    rank_0.close()
+    channel = connected(context, endpoints, rank_0)
+    rank_0.lines.close()
     with pytest.raises(PeerLost, match="rank 0 has gone"):
         list(channel.heard(wait=True))
-    open_socket(context, zmq.PUSH, f"ipc://{tmp_path}/control", bind=True)
+    Rank0(context, endpoints)
     assert channel.orphaned
     channel.close()
 
 
 def test_what_rank_0_said_last_is_heard_before_its_end(
-    context: "zmq.Context[Any]", tmp_path: Path, rank_0: "zmq.Socket[Any]"
+    context: "zmq.Context[Any]", endpoints: Endpoints, rank_0: Rank0
 ) -> None:
-    channel = connected(context, tmp_path, rank_0)
-    rank_0.send(encode(Shutdown()))
-    rank_0.close(linger=5000)
-    assert list(channel.heard(wait=True)) == [Shutdown()]
+    channel = connected(context, endpoints, rank_0)
+    rank_0.lines.dismiss(encode(Shutdown()))
+    rank_0.lines.close()
+    heard = channel.heard(wait=True)
+    assert next(heard) == Shutdown()
     channel.close()
 
 
 def test_a_rank_0_that_falls_silent_is_taken_for_hung(
-    context: "zmq.Context[Any]", tmp_path: Path, rank_0: "zmq.Socket[Any]"
+    context: "zmq.Context[Any]", endpoints: Endpoints, rank_0: Rank0
 ) -> None:
-    channel = connected(context, tmp_path, rank_0, silence=0.05)
+    channel = connected(context, endpoints, rank_0, silence=0.05)
     with pytest.raises(PeerLost, match=r"nothing heard of rank 0 for 0\.05 s"):
         list(channel.heard(wait=True))
     channel.close()
+
+
+def test_a_stage_that_leaves_is_missed(context: "zmq.Context[Any]", endpoints: Endpoints, rank_0: Rank0) -> None:
+    connected(context, endpoints, rank_0).close()
+    departed: list[int] = []
+    while not departed:
+        rank_0.wait(0.01)
+        rank_0.lines.receive()
+        departed = rank_0.lines.departed()
+    assert departed == [0]
+
+
+def test_a_stage_may_come_again(context: "zmq.Context[Any]", tmp_path: Path) -> None:
+    endpoints = Endpoints(bus="", results="", control=(f"unix://{tmp_path}/control",), data=())
+    rank_0 = Rank0(context, endpoints)
+    for _ in range(3):
+        connected(context, endpoints, rank_0).close()

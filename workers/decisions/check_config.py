@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from workers.shared.config import EngineConfig
 from workers.shared.drafters import DRAFTERS, names_of
+from workers.shared.endpoints import is_local
 from workers.shared.errors import ConfigError
 
 _DEVICE = re.compile(r"cpu|cuda:\d+")
@@ -61,6 +62,8 @@ def _transport(config: EngineConfig) -> Iterator[str]:
             f"--transport inprocess keeps hidden states on one device, but --device names {len(set(config.devices))}; "
             f"use nccl or zmq"
         )
+    if config.transport == "unix" and not all(map(is_local, config.endpoints.data)):
+        yield "--transport unix is for stages of one host, with endpoints unix://FILE; between hosts use zmq"
     if config.transport in ("gloo", "nccl") and not config.endpoints.rendezvous:
         yield f"endpoints.rendezvous: --transport {config.transport} needs an address where its processes meet"
 

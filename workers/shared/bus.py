@@ -49,7 +49,7 @@ class Intake(Generic[Message]):
         self.dropped = Dropped(place)
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kind)
 
-    def read(self, data: bytes) -> Message | None:
+    def read(self, data: bytes | memoryview) -> Message | None:
         """The message, or None for what is none."""
         try:
             return self._decoder.decode(data)

@@ -43,12 +43,45 @@ def needs_of(config: EngineConfig) -> list[Need]:
         weights, kv = model_bytes(folder, range(layers), config, first=True, last=True)
         needs.append(Need("draft model", drafter.device, weights, kv, host_of(endpoints.bus)))
     if drafter.module is not None:
-        path, item = Path(drafter.module), _ITEM_BYTES[config.dtype]
-        # Its keys and values are few; it reads the target's embedding beside its own tensors.
-        own = sum(entry.nbytes for entry in tensor_entries(path).values()) if path.is_dir() else path.stat().st_size
-        embedding = tensor_entries(Path(config.model))[EMBEDDING].elements * item
-        needs.append(Need("draft module", drafter.device, own + embedding, 0, host_of(endpoints.bus)))
+        weights, kv = module_bytes(Path(drafter.module), config)
+        needs.append(Need("draft module", drafter.device, weights, kv, host_of(endpoints.bus)))
     return needs
+
+
+class _Module(msgspec.Struct):
+    """The part of a draft module's config.json that sizes depend on."""
+
+    anchors: list[int]
+    layers: int
+    head: str = "own"
+    frozen_layers: list[int] = []
+    draft_token_ids: list[int] | None = None
+
+
+def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
+    """Bytes of a draft module's weights, what it borrows from the target included, and of all slots a position.
+
+    A slot keeps the module's keys and values and the hidden states that were tapped. Of the authors' files, which say
+    what they hold only when they are read, the weights alone count. Raises `ConfigError` where there is no module.
+    """
+    target, drafter = tensor_entries(Path(config.model)), config.drafter
+    item = 4 if drafter.device == "cpu" else _ITEM_BYTES[config.dtype]  # float32, or bfloat16 and eight-bit copies
+    embedding = target[EMBEDDING]
+    if not path.exists():
+        raise ConfigError(f"--draft-module {path}: no such folder or .pt file")
+    if not path.is_dir():
+        return path.stat().st_size // 2 * item + embedding.elements * item, 0
+    try:
+        module = msgspec.convert(read_json(path / "config.json"), _Module)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path / 'config.json'}: {error}; --draft-module takes a draft module folder") from error
+    elements = embedding.elements + sum(entry.elements for entry in tensor_entries(path).values())
+    elements += sum(entry.elements for name, entry in target.items() if layer_of(name) in module.frozen_layers)
+    vocabulary, hidden = embedding.shape
+    if module.head == "target":
+        elements += hidden * (vocabulary if module.draft_token_ids is None else len(module.draft_token_ids))
+    kv = kv_bytes_per_position(read_json(Path(config.model) / "config.json"), module.layers, config.sequences, item)
+    return elements * item, kv + config.sequences * len(module.anchors) * hidden * item
 
 
 def stage_need(config: EngineConfig, stage: int) -> Need:

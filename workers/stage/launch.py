@@ -18,16 +18,19 @@ from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
 from workers.shared.grammar import load_grammars
+from workers.shared.links import Listener
 from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.shared.progress import Progress
 from workers.shared.time_slices import settle
-from workers.stage.loop import ControlChannel, Stage
+from workers.stage.channel import open_channel
+from workers.stage.loop import Stage
 from workers.stage.parts import Layers, StageParts
 from workers.stage.tail import Tail
 from workers.transport.base import Inbound, Outbound
 from workers.transport.distributed import DistributedEdges, DistributedInbound, DistributedOutbound
 from workers.transport.inprocess import InProcessEdge
+from workers.transport.unix import UnixInbound, UnixOutbound
 from workers.transport.zeromq import ZmqInbound, ZmqOutbound
 
 Edges = tuple[Inbound | None, Outbound | None]
@@ -39,9 +42,7 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
 
     An error is reported to rank 0 before it is raised.
     """
-    control = open_socket(context, zmq.PULL, config.endpoints.control[index], bind=False)
-    results = open_socket(context, zmq.PUSH, config.endpoints.results, bind=False)
-    channel = ControlChannel(control, results, config.stall_timeout)
+    channel = open_channel(context, config.endpoints, index, config.stall_timeout)
     edges: Edges = (None, None)
     try:
         started = time.monotonic()
@@ -62,7 +63,6 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         Stage(index, parts, timings).run()
     except Exception as error:  # reported whatever it is, and raised again
         if not channel.orphaned:  # the next rank 0 has nothing to do with it
-            results.setsockopt(zmq.LINGER, 1000)
             channel.report(Failure(index, f"{type(error).__name__}: {error}", isinstance(error, ConfigError)))
         raise
     finally:
@@ -70,7 +70,6 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
             if edge is not None:
                 edge.close()
         channel.close()
-        results.close()
 
 
 def make_tail(config: EngineConfig, layers: Layers) -> Tail:
@@ -134,7 +133,23 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
             outbound = DistributedOutbound(group.downstream, index)
         return inbound, outbound
 
-    return over_zmq if config.transport == "zmq" else over_torch
+    def over_links(index: int, shard: Layers) -> Edges:
+        endpoints, inbound, outbound = config.endpoints, None, None
+        if index > 0:
+            inbound = UnixInbound(
+                Listener(endpoints.data[index], f"stage {index - 1}"),
+                stage=index,
+                hidden_size=shard.hidden_size,
+                dtype=shard.dtype,
+                device=shard.device,
+                timeout=config.stall_timeout,
+            )
+        if index < config.stages - 1:
+            outbound = UnixOutbound(endpoints.data[index + 1], index, config.stall_timeout)
+        return inbound, outbound
+
+    makers: dict[str, EdgeMaker] = {"unix": over_links, "zmq": over_zmq}
+    return makers.get(config.transport, over_torch)
 
 
 def thread_edges(config: EngineConfig) -> EdgeMaker:

@@ -5,72 +5,14 @@ this is the shell around them.
 """
 
 import time
-from collections.abc import Iterator
-from typing import Any
 
-import msgspec
 import torch
-import zmq
 from torch import Tensor
 
 from workers.decisions.lookahead import Lookahead
-from workers.shared.bus import encode
-from workers.shared.connection import ConnectionWatch
-from workers.shared.errors import PeerLost
 from workers.shared.frames import Frame
-from workers.shared.messages import FromStage, Observe, Open, Ping, Pong, Sample, Shutdown, StageTimings, Tap, ToStage
+from workers.shared.messages import Observe, Open, Ping, Pong, Sample, Shutdown, StageTimings, Tap
 from workers.stage.parts import StageParts
-
-
-class ControlChannel:
-    """A stage's end of the control and results channels."""
-
-    def __init__(self, control: "zmq.Socket[Any]", results: "zmq.Socket[Any]", silence: float) -> None:
-        self._control = control
-        self._results = results
-        self._silence_ms = int(silence * 1000)
-        self._limit_ms: int | None = None  # rank 0 says nothing until all stages are ready, however long they load
-        self._watch = ConnectionWatch(control)
-        self._orphaned = False
-        self._poller = zmq.Poller()
-        self._poller.register(control, zmq.POLLIN)
-        self._poller.register(self._watch.events, zmq.POLLIN)
-        self._decoder = msgspec.msgpack.Decoder(ToStage)
-
-    @property
-    def orphaned(self) -> bool:
-        """Whether the rank 0 that this stage belongs to has gone; another one may already listen at its address."""
-        self._orphaned = self._orphaned or self._watch.lost()
-        return self._orphaned
-
-    def heard(self, *, wait: bool) -> Iterator[ToStage]:
-        """Everything that has arrived; waits for the first message if asked to.
-
-        Raises `PeerLost` where rank 0 has gone, or after too long a silence: rank 0 pings every second.
-        """
-        if wait and not self._poller.poll(self._limit_ms):
-            raise PeerLost(f"nothing heard of rank 0 for {self._silence_ms / 1000:g} s")
-        heard = False
-        while True:
-            try:
-                message = self._control.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            heard = True
-            yield self._decoder.decode(message)
-        if heard:
-            self._limit_ms = self._silence_ms
-        elif wait and self.orphaned:
-            raise PeerLost("rank 0 has gone")
-
-    def report(self, message: FromStage) -> None:
-        """Sends to rank 0."""
-        self._results.send(encode(message))
-
-    def close(self) -> None:
-        """Closes the control channel; the results channel may still have something to deliver."""
-        self._watch.close()
-        self._control.close()
 
 
 class Stage:

@@ -39,7 +39,7 @@ class Layers(Protocol):
 
 
 class Channel(Protocol):
-    """What a stage needs of its control and results channels (`workers.stage.loop.ControlChannel`)."""
+    """What a stage needs of its control and results channels (`workers.stage.channel`)."""
 
     def heard(self, *, wait: bool) -> Iterator[ToStage]:
         """Everything that has arrived; waits for the first message if asked to."""

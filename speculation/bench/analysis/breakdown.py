@@ -85,7 +85,7 @@ def decoding(cells: Sequence[Cell], stage: int) -> StageTime:
 
 def cycle_parts(counters: Counters, slowest: StageTime) -> CycleParts | None:
     """The parts of a mean cycle; None where nothing was decoded."""
-    cycles, rank = counters.counts.cycles, counters.rank
+    cycles, rank = counters.stats.counts.cycles, counters.stats.rank
     if not cycles or not rank.decode_ns:
         return None
 
@@ -98,5 +98,5 @@ def cycle_parts(counters: Counters, slowest: StageTime) -> CycleParts | None:
         wait=max(0.0, part(rank.decode_ns) - sum(stage.values())),
         announce=part(rank.announce_ns),
         commit=part(rank.commit_ns),
-        draft=part(counters.draft_ns),
+        draft=part(counters.stats.draft_ns),
     )

@@ -138,7 +138,7 @@ def _row(cells: Sequence[Cell], dataset: str, pipelines: dict[int, set[Contender
 
 
 def _add_engine_figures(row: Row, counters: Counters, cells: Sequence[Cell], answers: Sequence[Answer]) -> None:
-    counts = counters.counts
+    stats, counts = counters.stats, counters.stats.counts
     verified = counts.accepted + counts.rejected
     if verified:
         row.acceptance = counts.accepted / verified
@@ -159,12 +159,12 @@ def _add_engine_figures(row: Row, counters: Counters, cells: Sequence[Cell], ans
     slowest = max((decoding(cells, stage) for stage in range(len(counters.stages))), key=lambda stage: stage.frame_ms)
     row.stage_ms = slowest.frame_ms
     row.cycle_parts = cycle_parts(counters, slowest)
-    if counters.rank.decode_ns:
-        row.engine_tokens_per_second = (row.tokens - len(answers)) / counters.rank.decode_ns * 1e9
-    if counters.drafts:
-        row.draft_ms = counters.draft_ns / counters.drafts / 1e6
-    if counters.full_cycles:
-        row.cycle_ms = counters.full_cycle_ns / counters.full_cycles / 1e6
+    if stats.rank.decode_ns:
+        row.engine_tokens_per_second = (row.tokens - len(answers)) / stats.rank.decode_ns * 1e9
+    if stats.drafts:
+        row.draft_ms = stats.draft_ns / stats.drafts / 1e6
+    if stats.full_cycles:
+        row.cycle_ms = stats.full_cycle_ns / stats.full_cycles / 1e6
         row.fixed_cost_ms = row.cycle_ms - max(row.stage_ms, row.draft_ms or 0.0)
 
 

@@ -1,5 +1,8 @@
 """Training and inference compute the same logits (specification, facts 5 and 6)."""
 
+import random
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
@@ -76,8 +79,7 @@ def packed_logits(
     return module.logits(hidden[1:])
 
 
-@pytest.mark.parametrize("layer_type", ["target", "qwen3"])
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize(("layers", "layer_type"), [(1, "target"), (3, "target"), (2, "qwen3")])
 @pytest.mark.parametrize("split", SPLITS)
 @torch.no_grad()
 def test_training_equals_inference(
@@ -149,6 +151,33 @@ def test_persistent_rows_equal_a_fresh_start_after_any_rejections(target_config:
         else:
             newest += 1
     assert not rejected_at
+
+
+@torch.no_grad()
+def test_sessions_in_turn_draft_as_each_alone(target_config: LlamaConfig) -> None:
+    """To the last bit, whatever turns they take, and in memory that was there before the first draft."""
+    module = random_module(target_config)
+    texts = [random_anchors(module, tokens) for tokens in (12, 17, 15)]
+    alone = [list(_drafts(module, anchors)) for anchors in texts]
+    sessions = [_drafts(module, anchors) for anchors in texts]
+    together: list[list[Tensor]] = [[] for _ in texts]
+    turns = random.Random(0)
+    while open_ones := [at for at, drafts in enumerate(together) if len(drafts) < len(alone[at])]:
+        at = turns.choice(open_ones)
+        together[at].append(next(sessions[at]))
+    for one, other in zip(alone, together, strict=True):
+        assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+
+def _drafts(module: DraftModule, anchors: Tensor) -> Iterator[Tensor]:
+    """Logits of the drafts of one sequence whose prompt has five tokens, with a rejection on the way."""
+    runtime = DraftRuntime(module, (2, 2, 2, 2), len(anchors) + 1)
+    places = [layer[0].data_ptr() for layer in runtime._cache.layers(0).values()]
+    runtime.extend(anchors[:5])
+    for newest in range(5, len(anchors)):
+        plan = runtime.plan(5 if newest < 9 else 9, newest)
+        yield runtime.draft(plan, anchors[plan.rows[0].position : newest + 1])
+    assert places == [layer[0].data_ptr() for layer in runtime._cache.layers(0).values()]
 
 
 def test_a_split_of_another_target_is_refused(target_config: LlamaConfig) -> None:

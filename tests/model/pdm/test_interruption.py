@@ -1,22 +1,18 @@
 """Ctrl-C and SIGTERM: the run saves and ends, and nothing of it goes on."""
 
-import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from server.cli import programs
-from speculation.training import distill
+from speculation.training import distill, train
 from speculation.training.interruption import EXIT_INTERRUPTED, Interrupted, StopSignals
+from speculation.training.run_folder import RunFolder
 from tests.model.pdm.runs import arguments
-
-DEADLINE = 200.0  # seconds
 
 
 @pytest.fixture
@@ -44,29 +40,19 @@ def test_a_signal_waits_for_the_end_of_a_step_and_for_nothing_else(signals: Stop
         signal.raise_signal(number)
 
 
-@pytest.mark.timeout(DEADLINE + 60)
-def test_a_trainer_that_is_told_to_stop_saves(target_folder: Path, data_folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    given = arguments(target_folder, data_folder, out, "--steps 100000 --save-every 100000 --init-projections identity")
-    command = [sys.executable, "-m", "speculation.training.train", *given]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, cwd=Path(__file__).parents[3], env=environment, stderr=subprocess.PIPE, text=True
-    ) as trainer:
-        try:
-            deadline = time.monotonic() + DEADLINE
-            while not (out / "curve.jsonl").exists():  # ten steps are done
-                assert trainer.poll() is None, trainer.communicate()[1]
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            trainer.terminate()
-            _, told = trainer.communicate(timeout=DEADLINE)
-        finally:
-            trainer.kill()
-    assert trainer.returncode == EXIT_INTERRUPTED, told
-    assert "run the same command again" in told
-    saved = torch.load(out / "checkpoint.pt", weights_only=True)["step"]
-    assert saved >= max(json.loads(line)["step"] for line in (out / "curve.jsonl").read_text().splitlines()) > 0
+def test_a_trainer_that_is_told_to_stop_saves(
+    target_folder: Path, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = RunFolder.record
+
+    def record_and_stop(folder: RunFolder, entry: dict[str, object]) -> None:
+        record(folder, entry)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(RunFolder, "record", record_and_stop)
+    options = "--steps 1000 --save-every 1000 --init-projections identity"
+    assert train.main(arguments(target_folder, data_folder, tmp_path, options)) == EXIT_INTERRUPTED
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 10
 
 
 def test_the_commands_become_the_programs(target_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

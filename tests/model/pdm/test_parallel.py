@@ -1,5 +1,7 @@
-"""Two processes under `torchrun` train one module: their gradients are averaged."""
+"""Two processes train one module: their gradients are averaged."""
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -7,39 +9,49 @@ from pathlib import Path
 import pytest
 import torch
 
+from speculation.training.parallel import World
 from speculation.training.provenance import command_line
 
-SCRIPT = """
-import sys
-import torch
-from speculation.training.parallel import World
+OTHER = """
+from tests.model.pdm.test_parallel import step
 
-device = torch.device("cpu")
-world = World.join(device)
-weight = torch.nn.Parameter(torch.zeros(2))
-other = torch.nn.Parameter(torch.zeros(1))
-weight.grad = torch.tensor([1.0, 10.0]) * (world.rank + 1)
-if world.rank == 0:
-    other.grad = torch.ones(1)
-world.average_gradients([weight, other])
-stop = world.any(world.rank == 1, device)
-if world.rank == 0:
-    torch.save({"weight": weight.grad, "other": other.grad, "stop": stop}, sys.argv[1])
-world.wait()
-world.leave()
+step()
 """
 
 
-@pytest.mark.timeout(120)
-def test_gradients_are_averaged_and_all_stop_together(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    subprocess.run([*command, str(tmp_path / "result.pt")], check=True, timeout=100, cwd=Path(__file__).parents[3])
-    result = torch.load(tmp_path / "result.pt", weights_only=True)
-    assert result["weight"].tolist() == [1.5, 15.0]
-    assert result["other"].tolist() == [0.5]
-    assert result["stop"] is True
+def step() -> tuple[list[list[float]], bool]:
+    """What one process of two does: gradients of its own, and the wish of the second to stop."""
+    world = World.join(torch.device("cpu"))
+    weight, other = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.tensor([1.0, 10.0]) * (world.rank + 1)
+    if world.rank == 0:
+        other.grad = torch.ones(1)
+    world.average_gradients([weight, other])
+    stop = world.any(world.rank == 1, torch.device("cpu"))
+    world.wait()
+    world.leave()
+    assert other.grad is not None
+    return [weight.grad.tolist(), other.grad.tolist()], stop
+
+
+@pytest.mark.timeout(240)
+def test_gradients_are_averaged_and_all_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under `torchrun`, whose environment this is; the first process is the test's own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    environment = {**os.environ, **common, "RANK": "1"}
+    with subprocess.Popen([sys.executable, "-c", OTHER], env=environment, cwd=Path(__file__).parents[3]) as second:
+        try:
+            for name, value in {**common, "RANK": "0"}.items():
+                monkeypatch.setenv(name, value)
+            gradients, stop = step()
+            assert second.wait(timeout=200) == 0
+        finally:
+            second.kill()
+    assert gradients == [[1.5, 15.0], [0.5]]
+    assert stop
 
 
 def test_the_recorded_command_has_no_folders() -> None:

@@ -4,7 +4,7 @@ from speculation.bench.analysis.cells import Answer, Cell, CellKey
 from speculation.bench.analysis.counters import Counters
 from speculation.bench.configuration import Contender
 from workers.shared.emulation import Emulation
-from workers.shared.messages import RankTimings, SpeculationCounts, StageTimings
+from workers.shared.messages import EngineStats, RankTimings, SpeculationCounts, StageTimings
 
 MS = 1_000_000  # ns
 
@@ -29,15 +29,15 @@ def counters(
         ranked=verified,
         hits=[accepted, accepted, verified, verified, verified],
     )
-    return Counters(
+    stats = EngineStats(
         counts,
         full_cycles=10,
         full_cycle_ns=120 * MS,
         drafts=verified,
         draft_ns=2 * verified * MS,
-        stages=stages,
         rank=RankTimings(decode_ns=20 * cycles * MS, commit_ns=cycles * MS, announce_ns=3 * cycles * MS),
     )
+    return Counters(stats, stages)
 
 
 def cell(

@@ -25,7 +25,7 @@ def test_figures_of_one_row() -> None:
         StageTimings(frames=24, tokens=2 * 3 + 22, forward_ns=22 * 6 * MS, sample_ns=22 * 2 * MS),
     ]
     counted = counters(accepted=12, rejected=4, discarded=5, cycles=30, stages=stages)
-    counted.counts.bounded, counted.counts.bound = 10, 8.5
+    counted.stats.counts.bounded, counted.stats.counts.bound = 10, 8.5
     prefill = [StageTimings(frames=1, tokens=5, forward_ns=10 * MS), StageTimings(frames=1, tokens=5)]
     answers = [answer("a", list(range(11))), answer("b", list(range(11)), first_ms=300, gap_ms=30)]
     (row,) = rows([cell("ngram", 2, answers, counted=counted, prefill=prefill, energy_mj=4400, devices=4)])
@@ -51,7 +51,7 @@ def test_figures_of_one_row() -> None:
 
 def test_a_draft_slower_than_the_stages_is_not_fixed_cost() -> None:
     counted = counters(accepted=1, rejected=0, cycles=3, stages=[StageTimings(frames=9, tokens=9, forward_ns=9 * MS)])
-    counted.draft_ns = 5 * MS
+    counted.stats.draft_ns = 5 * MS
     (row,) = rows([cell("ngram", 1, [answer("a", [1, 2])], counted=counted, prefill=[StageTimings()])])
     assert row.fixed_cost_ms == pytest.approx(12 - 5)
 
@@ -88,7 +88,7 @@ def test_repeats_give_a_median_and_a_spread_and_data_sets_a_common_row() -> None
 
 def test_counts_that_do_not_add_up_are_an_error() -> None:
     counted = counters(accepted=3, rejected=1, cycles=5, stages=[StageTimings()])
-    counted.counts.drafted = 7
+    counted.stats.counts.drafted = 7
     (row,) = rows([cell("ngram", 1, [answer("a", [1, 2])], counted=counted, prefill=[StageTimings()])])
     assert row.error == "7 drafts, but 4 verified and 0 discarded"
 

@@ -1,17 +1,12 @@
-"""What goes into a bench: options, prompts, /metrics, streams; and what is wrong with them."""
+"""What goes into a bench: options, prompts, counters, streams; and what is wrong with them."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
-from prometheus_client.exposition import generate_latest
 
-from server.engine.rates import EngineFigures
-from server.metrics.engine import engine_metrics
-from speculation.bench.analysis.counters import Counters, parse_metrics
+from speculation.bench.analysis.counters import Counters
 from speculation.bench.configuration import Contender, Settings, contenders, devices, gpus, serve_arguments
 from speculation.bench.energy import driver_names, open_meter
 from speculation.bench.options import parse
@@ -19,7 +14,7 @@ from speculation.bench.prompts import load_data_sets
 from speculation.bench.streaming import Collected
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
-from workers.shared.messages import EngineInfo, EngineStats, RankTimings, SpeculationCounts, StageTimings, Status
+from workers.shared.messages import EngineStats, RankTimings, SpeculationCounts, StageTimings
 from workers.shared.options.engine import DrafterOptions, EngineOptions
 
 # --- options ---
@@ -186,72 +181,29 @@ def test_a_folder_without_data_sets_is_named(tmp_path: Path) -> None:
         load_data_sets(tmp_path, None, seed=0)
 
 
-# --- /metrics ---
+# --- counters ---
 
 
-class Scrape:
-    """A collector of one status."""
-
-    def __init__(self, status: Status) -> None:
-        self._status = status
-
-    def collect(self) -> list[Metric]:
-        figures = EngineFigures()
-        figures.update(self._status)
-        return list(engine_metrics(figures, self._status))
-
-
-def text_of(status: Status) -> str:
-    registry = CollectorRegistry()
-    registry.register(Scrape(status))  # type: ignore[arg-type]
-    return generate_latest(registry).decode()
-
-
-def status(scale: int) -> Status:
-    return Status(
-        number=1,
-        info=EngineInfo(2, (9, 7), "ngram", 0, 2048, 512, rehearsal=True, emulated=Emulation(2.5, 1.0, 0.5, 0.25)),
-        running=1,
-        waiting=2,
-        stats=EngineStats(
+def counted(scale: int) -> Counters:
+    return Counters(
+        EngineStats(
             SpeculationCounts(*(scale * value for value in (20, 10, 4, 6, 30, 14)), [scale * i for i in range(5)]),
             full_cycles=scale * 9,
             full_cycle_ns=scale * 1_234_567,
-            drafts=scale * 3,
-            draft_ns=scale * 777,
             rank=RankTimings(scale * 11, scale * 12, scale * 13),
         ),
-        quiet=False,
-        stages=[StageTimings(*(scale * (10 * stage + value) for value in range(9))) for stage in (1, 2)],
+        [StageTimings(*(scale * (10 * stage + value) for value in range(9))) for stage in (1, 2)],
     )
 
 
-def test_figures_survive_the_way_through_metrics() -> None:
-    told = status(1)
-    snapshot = parse_metrics(text_of(told))
-    stats = told.stats
-    expected = Counters(
-        stats.counts, stats.full_cycles, stats.full_cycle_ns, stats.drafts, stats.draft_ns, told.stages, stats.rank
-    )
-    assert snapshot.counters == expected
-    assert (snapshot.running, snapshot.waiting, snapshot.rehearsal) == (1, 2, True)
-    assert (snapshot.emulated, snapshot.split) == (told.info.emulated, "9,7")
+def test_differences_and_sums_are_of_every_figure() -> None:
+    assert counted(3).since(counted(1)) == counted(2)
+    assert counted(2).plus(counted(1)) == counted(3)
 
 
-def test_differences_and_sums_of_figures() -> None:
-    one, three = (parse_metrics(text_of(status(scale))).counters for scale in (1, 3))
-    difference = three.since(one)
-    assert difference == parse_metrics(text_of(status(2))).counters
-    assert difference.plus(one) == three
-
-
-def test_a_restarted_engine_is_noticed_and_a_missing_series_named() -> None:
-    one, three = (parse_metrics(text_of(status(scale))).counters for scale in (1, 3))
+def test_a_restarted_engine_is_noticed() -> None:
     with pytest.raises(ConfigError, match="restarted"):
-        one.since(three)
-    without = "\n".join(line for line in text_of(status(1)).splitlines() if "full_cycles" not in line)
-    with pytest.raises(ConfigError, match="full_cycles"):
-        parse_metrics(without + "\n")
+        counted(1).since(counted(3))
 
 
 # --- streams ---

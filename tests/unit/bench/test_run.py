@@ -7,16 +7,15 @@ import pytest
 
 from speculation.bench import run as bench_run
 from speculation.bench.analysis.cells import Answer, Folder
-from speculation.bench.analysis.counters import Counters, Snapshot
 from speculation.bench.configuration import Contender, Settings
 from speculation.bench.energy import Meter
 from speculation.bench.near_ties import Branch
 from speculation.bench.progress import Forecast
 from speculation.bench.prompts import DataSet, Prompt
 from speculation.bench.run import Work, run
-from workers.shared.emulation import Emulation
+from tests.stub_engine import INFO
 from workers.shared.errors import ConfigError
-from workers.shared.messages import RankTimings, SpeculationCounts, StageTimings
+from workers.shared.messages import EngineStats, SpeculationCounts, StageTimings, Status
 
 SETTINGS = Settings("tiny", 8)
 GIB = 2**30
@@ -47,10 +46,10 @@ class Fake:
         tokens = [*range(max_tokens - 1), 99 if odd else max_tokens - 1]
         return Answer(prompt.question, [1, 2], tokens, list(range(1, max_tokens + 1)))
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> Status | None:
         stage = StageTimings(tokens=self._tokens, forward_ns=1000 * self._tokens)
         counts = SpeculationCounts(cycles=self._tokens)
-        return Snapshot(0, 0, Counters(counts, 0, 0, 0, 0, [stage], RankTimings()), False, Emulation(), "8,8")
+        return Status(0, INFO, 0, 0, EngineStats(counts), False, [stage])
 
     def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
         self._tokens += 1000

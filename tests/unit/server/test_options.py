@@ -29,7 +29,7 @@ def plan(**options: Any) -> EngineConfig:
 def test_defaults_balance_two_stages_with_the_head_counted() -> None:
     config = plan()
     assert config.split == (19, 11)
-    assert (config.transport, config.dtype, config.max_model_len) == ("zmq", "float32", 4096)
+    assert (config.transport, config.dtype, config.max_model_len) == ("unix", "float32", 4096)
     assert [list(config.layers(i))[:1] for i in range(2)] == [[0], [19]]
 
 
@@ -38,7 +38,7 @@ def test_cuda_takes_one_device_a_stage_over_nccl_and_one_device_in_process() -> 
     assert (config.transport, config.dtype, config.devices) == ("nccl", "bfloat16", ("cuda:0", "cuda:1", "cuda:2"))
     shared = plan(stages=3, device=("cuda:1",))
     assert (shared.transport, [shared.device(i) for i in range(3)]) == ("inprocess", ["cuda:1"] * 3)
-    assert plan(stages=3, device=("cuda:0", "cuda:0", "cuda:1")).transport == "zmq", "nothing faster works"
+    assert plan(stages=3, device=("cuda:0", "cuda:0", "cuda:1")).transport == "unix", "nothing faster works"
 
 
 @pytest.mark.parametrize(

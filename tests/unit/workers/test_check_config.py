@@ -13,7 +13,7 @@ GPUS = ("cuda:0", "cuda:1")
 
 def config(*hosts: str, **settings: Any) -> EngineConfig:
     """Two stages on one host, or on `hosts`."""
-    data = tuple(f"tcp://{host}:1" for host in hosts) or ("ipc:///a", "ipc:///b")
+    data = tuple(f"tcp://{host}:1" for host in hosts) or ("unix:///a", "unix:///b")
     ends = Endpoints("ipc:///bus", "ipc:///results", ("ipc:///c0", "ipc:///c1"), data, "file:///r")
     return EngineConfig("/m", (1, 1), ends, 64, **settings)
 
@@ -26,6 +26,7 @@ def drafter(name: Any, **settings: Any) -> dict[str, Any]:
     "good",
     [
         config(),
+        config(transport="unix"),
         config(transport="gloo"),
         config(devices=GPUS, transport="nccl"),
         config("a", "b", devices=("cuda:0",), transport="nccl"),

@@ -16,7 +16,7 @@ FORCED = DrafterConfig(scripted_acceptance=0.5)
 def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
     folder = tmp_path_factory.mktemp("tiny")
     write_tiny_model(folder)
-    return EngineConfig(str(folder), (8, 8), Endpoints("inproc://bus", "inproc://results", (), ()))
+    return EngineConfig(str(folder), (8, 8), Endpoints("inproc://bus", "inproc://results", (), ()), 64)
 
 
 def test_what_may_differ_from_host_to_host_does_not_count(config: EngineConfig, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from workers.shared.options.declared import AtLeastOne, NotNegative, Seconds, Sh
 PIPELINE, SPECULATION = "Pipeline", "Speculation"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-TransportName = Literal["zmq", "gloo", "nccl", "inprocess"]
+TransportName = Literal["unix", "zmq", "gloo", "nccl", "inprocess"]
 
 DEFAULT_STAGES = 2
 DEFAULT_MAX_MODEL_LEN = 8192  # a KV cache for more is only reserved when asked for
@@ -155,8 +155,8 @@ class EngineOptions(EngineFields, frozen=True, forbid_unknown_fields=True, kw_on
         Literal["auto"] | TransportName,
         about(
             PIPELINE,
-            "Hidden states between stages; auto is zmq on CPUs, nccl on GPUs with one stage each, inprocess on a "
-            "single GPU, else zmq",
+            "Hidden states between stages; auto is nccl on GPUs with one stage each, inprocess on a single GPU, else "
+            "unix on one host and zmq between hosts",
         ),
     ] = "auto"
     max_model_len: Annotated[

@@ -1,0 +1,57 @@
+"""What /metrics says of an engine: every figure of its status, by its field's name."""
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
+
+from server.engine.rates import EngineFigures
+from server.metrics.engine import engine_metrics
+from tests.stub_engine import INFO
+from workers.shared.messages import EngineStats, RankTimings, SpeculationCounts, StageTimings, Status
+
+
+class Scrape:
+    """A collector of one status."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def collect(self) -> list[Metric]:
+        figures = EngineFigures()
+        figures.update(self._status)
+        return list(engine_metrics(figures, self._status))
+
+
+def series(status: Status) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(Scrape(status))  # type: ignore[arg-type]
+    lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_every_figure_is_there_in_the_units_of_prometheus() -> None:
+    counts = SpeculationCounts(*range(1, 7), hits=[0, 1, 2, 3, 4], bounded=8, bound=6.5)
+    rank = RankTimings(10**9, 2 * 10**9, 3 * 10**9)
+    stats = EngineStats(counts, full_cycles=9, full_cycle_ns=5 * 10**8, drafts=3, draft_ns=10**8, rank=rank)
+    stages = [StageTimings(*(stage * 10**9 + field for field in range(9))) for stage in (1, 2)]
+    found = series(Status(1, INFO, 1, 2, stats, True, stages, dropped=7))
+    assert found["echelon:num_requests_running"] == 1
+    assert found["echelon:num_requests_waiting"] == 2
+    assert found["echelon:dropped_messages_total"] == 7
+    assert found["echelon:speculation_quiet"] == 1
+    for name in set(SpeculationCounts.__struct_fields__) - {"hits"}:
+        assert found[f"echelon:speculation_{name}_total"] == getattr(counts, name)
+    assert found['echelon:speculation_hits_total{candidates="4"}'] == 2
+    assert (found["echelon:full_cycles_total"], found["echelon:drafts_total"]) == (9, 3)
+    assert (found["echelon:full_cycle_seconds_total"], found["echelon:draft_seconds_total"]) == (0.5, 0.1)
+    for seconds, name in enumerate(("decode", "commit", "announce"), 1):
+        assert found[f"echelon:{name}_seconds_total"] == seconds
+    for number, timings in enumerate(stages):
+        for field, value in msgspec.structs.asdict(timings).items():
+            if field.endswith("_ns"):
+                name = f'echelon:stage_seconds_total{{phase="{field.removesuffix("_ns")}",stage="{number}"}}'
+                assert found[name] == value / 1e9
+        assert found[f'echelon:stage_frames_total{{outcome="computed",stage="{number}"}}'] == timings.frames
+        assert found[f'echelon:stage_frames_total{{outcome="skipped",stage="{number}"}}'] == timings.skipped
+        assert found[f'echelon:stage_tokens_total{{stage="{number}"}}'] == timings.tokens

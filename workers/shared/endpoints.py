@@ -1,0 +1,20 @@
+"""Addresses of channels and edges: `unix://FILE` for links within one host, ZeroMQ's for everything else. Pure."""
+
+from pathlib import Path
+
+_LOCAL = "unix://"
+
+
+def is_local(endpoint: str) -> bool:
+    """Whether links serve this endpoint, rather than ZeroMQ."""
+    return endpoint.startswith(_LOCAL)
+
+
+def zmq_endpoint(endpoint: str) -> str:
+    """The address of the same file for a ZeroMQ socket."""
+    return endpoint.replace(_LOCAL, "ipc://", 1) if is_local(endpoint) else endpoint
+
+
+def socket_path(endpoint: str) -> Path:
+    """The file of a local endpoint."""
+    return Path(endpoint.removeprefix(_LOCAL))
