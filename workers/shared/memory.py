@@ -80,8 +80,8 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     vocabulary, hidden = embedding.shape
     if module.head == "target":
         elements += hidden * (vocabulary if module.draft_token_ids is None else len(module.draft_token_ids))
-    kv = kv_bytes_per_position(read_json(Path(config.model) / "config.json"), module.layers, config.sequences, item)
-    return elements * item, kv + config.sequences * len(module.anchors) * hidden * item
+    kv = kv_bytes_per_position(read_json(Path(config.model) / "config.json"), module.layers, config.max_num_seqs, item)
+    return elements * item, kv + config.max_num_seqs * len(module.anchors) * hidden * item
 
 
 def stage_need(config: EngineConfig, stage: int) -> Need:
