@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from speculation.decisions.credits import Claim
 from speculation.decisions.schedule import Schedule, Step
-from speculation.drafters.base import PENDING, Draft, Drafter, Start
-from workers.shared.messages import Generate, Open
+from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
+from workers.shared.messages import Generate, Open, TokenLogprobs
 
 
 @dataclass(frozen=True)
 class Request:
     """What a client has asked for."""
 
-    client: bytes  # address on the bus
+    client: bytes | None  # address on the bus; None: the engine's own request
     generate: Generate
 
     def named(self, client: bytes, identifier: str) -> bool:
@@ -34,18 +34,22 @@ class Stream:
         self.schedule = schedule
         self.drafter = drafter
         self.request: Request | None = None
+        self.prompt_logprobs: list[TokenLogprobs] = []  # those that the client has not been given
+        self.session: Deciding | None = None
         self._open_drafts: dict[int, Draft] = {}  # those not verified yet, by position
         self._last_sample_ns: int | None = None
         self._acceptance = _HOPE  # of drafts, as of late
 
-    def begin(self, request: Request, reused: int) -> Open:
+    def begin(self, request: Request, reused: int, session: Deciding) -> Open:
         """Takes a request on, `reused` positions of whose prompt are in the slot; returns what stages hear first."""
         generate, schedule = request.generate, self.schedule
         self.request = request
+        self.prompt_logprobs = []
+        self.session = session
         self._open_drafts.clear()
         self._last_sample_ns = None
         self._acceptance = _HOPE
-        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused))
+        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused, session))
         opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused)
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
         schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
@@ -56,6 +60,17 @@ class Stream:
         schedule = self.schedule
         for count in range(schedule.verified - schedule.outputs + 1, schedule.verified + 1):
             self.drafter.verified(schedule.tokens, count)
+
+    def end(self) -> None:
+        """The request has ended."""
+        if self.session is not None:
+            self.session.end()
+        self.request = self.session = None
+
+    @property
+    def listening(self) -> bool:
+        """Whether hidden states are wanted."""
+        return self.session is not None and self.session.listening
 
     def since_last_sample(self) -> int | None:
         """Nanoseconds since this was last called for the request; None the first time."""
@@ -89,13 +104,12 @@ class Stream:
     def claim(self) -> Claim:
         """What it has in the pipeline and would send next."""
         schedule = self.schedule
-        wants = schedule.wants_draft()
         return Claim(
             offer=schedule.offer(),
             in_flight=len(schedule.in_flight),
             prompts=schedule.count("prompt"),
             decoding=schedule.fresh > 0,
-            draft_depth=len(schedule.tokens) - schedule.verified + 1 if wants else None,
+            draft_depth=len(schedule.tokens) - schedule.verified + 1 if schedule.wants_draft() else None,
             opens_frame=schedule.announced == len(schedule.tokens),
             acceptance=self._acceptance,
         )
