@@ -90,15 +90,15 @@ class EngineClient:
 
     The engine group may restart behind the same address, and a fresh engine knows nothing of old requests. So with a
     lost connection the socket is replaced, which drops whatever was not yet delivered; and as soon as an engine answers
-    on the new one, `Recovery` says what it is to go on with. `capacity` bounds the open sequences: those that run and
-    those that wait. An engine that does not bear `fingerprint` counts as absent.
+    on the new one, `Recovery` says what it is to go on with. `max_queue` bounds the open sequences that wait, beside
+    those that the engine runs at a time. An engine that does not bear `fingerprint` counts as absent.
     """
 
     def __init__(
         self,
         endpoint: str,
         *,
-        capacity: int,
+        max_queue: int,
         health_timeout: float,
         clock: Callable[[], float],
         fingerprint: Mapping[str, str] | None = None,
@@ -108,7 +108,7 @@ class EngineClient:
     ) -> None:
         """`resume_attempts` and `resume_timeout` (seconds) bound how long a sequence waits for a lost engine."""
         self._endpoint = endpoint
-        self.capacity = capacity
+        self._max_queue = max_queue
         self._clock = clock
         self._probe_interval = probe_interval
         self._health = EngineHealth(health_timeout, probe_interval)
@@ -125,6 +125,7 @@ class EngineClient:
         self._decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._draining = False
 
     # --- what routes use ------------------------------------------------------------------------------------------
 
@@ -141,10 +142,17 @@ class EngineClient:
     @property
     def status(self) -> Status:
         """The newest figures; raises `EngineUnavailable` unless the engine is healthy."""
+        if self._draining:
+            raise EngineUnavailable("the server is shutting down")
         if self.figures.status is None or not self.healthy:
             why = f" ({self._trouble})" if self._trouble else ""
             raise EngineUnavailable(f"the engine is starting, restarting or not answering; try again in a moment{why}")
         return self.figures.status
+
+    @property
+    def capacity(self) -> int:
+        """Sequences that may be open: those that run and those that wait; raises `EngineUnavailable`."""
+        return self.info.max_num_seqs + self._max_queue
 
     @property
     def open_sequences(self) -> int:
@@ -153,9 +161,9 @@ class EngineClient:
 
     def submit(self, requests: Sequence[Generate]) -> Submission:
         """Opens all the sequences of one HTTP request, or none; raises `EngineUnavailable` or `QueueFull`."""
-        _ = self.info
-        if self.open_sequences + len(requests) > self.capacity:
-            raise QueueFull(f"{self.open_sequences} of {self.capacity} sequences are open")
+        capacity = self.capacity
+        if self.open_sequences + len(requests) > capacity:
+            raise QueueFull(f"{self.open_sequences} of {capacity} sequences are open")
         submission = Submission(self, [request.id for request in requests])
         for request in requests:
             self._submissions[request.id] = submission
@@ -174,6 +182,10 @@ class EngineClient:
     async def start(self) -> None:
         """Begins to connect; returns before the engine answers."""
         self._task = asyncio.create_task(self._run())
+
+    def drain(self) -> None:
+        """Opens no more sequences; those that are open go on."""
+        self._draining = True
 
     def shut(self, reason: str) -> None:
         """Ends every open request with an error and refuses new ones."""

@@ -26,6 +26,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: int = 0  # end tokens are masked before this many tokens of output
     end_tokens: tuple[int, ...] = ()  # what `min_tokens` masks
     logprobs: int | None = None  # None: none; k: of the token and of the k most likely
+    prompt_logprobs: int | None = None  # the same for the tokens of the prompt; all of it is then computed anew
     grammar: str | None = None  # what the output must match, in llguidance's notation; the server has compiled it
 
 
@@ -56,6 +57,13 @@ class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):
     epoch: Natural
 
 
+class Compile(msgspec.Struct, frozen=True, array_like=True, tag="compile"):
+    """A request will have this grammar: the last stage compiles it beside its loop, and says when it is ready."""
+
+    number: Natural
+    grammar: str
+
+
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
     """Answered by the stage's own loop between two frames, so an answer means that the loop turns."""
 
@@ -72,7 +80,7 @@ class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
     """Finish and leave."""
 
 
-ToStage = Frame | Open | Rollback | Ping | Observe | Shutdown
+ToStage = Frame | Open | Rollback | Compile | Ping | Observe | Shutdown
 
 # --- results channel: every stage -> rank 0 ---
 
@@ -86,6 +94,13 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     kv_bytes: int
     seconds: float
     fingerprint: dict[str, str] = {}  # see workers.shared.fingerprint
+
+
+class Compiled(msgspec.Struct, frozen=True, array_like=True, tag="compiled"):
+    """The last stage has done what `Compile` asked for; a grammar that is wrong fails with its first sample."""
+
+    stage: Natural
+    number: Natural
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
@@ -102,6 +117,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     logprobs: tuple[TokenLogprobs, ...] = ()  # as many as tokens, if the request asked for them
     error: str | None = None  # why no token could be sampled after these; ends the request, not the engine
     probabilities: tuple[float, ...] = ()  # of the tokens, where they are not greedy
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # if asked for: of the frame's tokens, but the prompt's first
 
     @property
     def end(self) -> int:
@@ -160,7 +176,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
     permanent: bool = False  # a restart would not mend it
 
 
-FromStage = Ready | Sample | Tap | Pong | Failure
+FromStage = Ready | Compiled | Sample | Tap | Pong | Failure
 
 # --- request bus: server -> rank 0 ---
 
@@ -245,6 +261,7 @@ class Tokens(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):
     finish: str | None = None  # "stop" (the last token is a stop token), "length" or "abort"
     counts: SpeculationCounts | None = None  # with `finish`
     cached: int = 0  # with the first token: prompt positions that were not computed again
+    prompt_logprobs: list[TokenLogprobs] = []  # with the first token, if asked for: of the prompt's, but its first
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -266,6 +283,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     rehearsal: bool  # the sampler takes drafts by chance: the text means nothing
     emulated: Emulation = Emulation()
     num_speculative_tokens: int = 0  # drafts a frame; 0: one token a frame, and frames in every stage
+    max_num_seqs: int = 1  # requests that run at a time
     fingerprint: dict[str, str] = {}  # see workers.shared.fingerprint
 
 
@@ -309,6 +327,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     controller: ControllerStatus
     stages: list[StageTimings]
     dropped: int = 0  # messages that rank 0 could not read
+    credits: dict[str, int] = {}  # frames in flight, by kind: certain, draft, prompt
 
 
 class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):
