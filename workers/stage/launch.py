@@ -23,7 +23,7 @@ from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.shared.progress import Progress
 from workers.shared.time_slices import settle
-from workers.stage.channel import open_channel
+from workers.stage.channel import LinkChannel, open_channel
 from workers.stage.loop import Stage
 from workers.stage.parts import Layers, StageParts
 from workers.stage.tail import Tail
@@ -48,6 +48,8 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         started = time.monotonic()
         shard = load_shard(config, index)
         edges = make_edges(index, shard)
+        if isinstance(channel, LinkChannel) and isinstance(edges[0], UnixInbound):
+            channel.wake_for(edges[0].wait)
         settle()
         timings = StageTimings()
         tail = make_tail(config, shard) if index == config.stages - 1 else None
