@@ -8,35 +8,38 @@ from typing import Any
 
 import zmq
 
+from speculation.calibration import load_times
 from speculation.channels import Channels
-from speculation.decisions.governor import Governor
+from speculation.decisions.controller import Controller
 from speculation.decisions.policy import choose_policy
-from speculation.drafters.build import build_drafters
+from speculation.drafters.build import build_drafters, choices
 from speculation.engine import Engine
 from workers.decisions.check_config import check_config
 from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.model_files.facts import read_facts
+from workers.shared.processes.logs import configure, tell
 from workers.shared.time_slices import be_punctual, settle
 
 
 def main() -> int:
     """Runs rank 0; 2 is the exit code of an error that a restart would not mend."""
     die_with_parent()
-    be_punctual()
     parser = argparse.ArgumentParser(prog="python -m speculation", description="Runs rank 0: queue, schedule, drafter.")
     parser.add_argument("--config", type=Path, required=True, help="engine configuration, .json or .toml")
     arguments = parser.parse_args()
     try:
+        configure("rank 0")
+        be_punctual()
         config = load_config(arguments.config)
         check_config(config)
         serve(config)
     except ConfigError as error:
-        print(f"speculation rank: {error}", file=sys.stderr)
+        tell(f"speculation rank: {error}", error=True)
         return 2
     except EchelonError as error:
-        print(f"speculation rank: {error}", file=sys.stderr)
+        tell(f"speculation rank: {error}", error=True)
         return 1
     return 0
 
@@ -45,11 +48,12 @@ def serve(config: EngineConfig) -> None:
     """Runs the engine until SIGTERM or SIGINT; with the in-process transport the stages run here too, in threads."""
     policy = choose_policy(config)
     vocab_size = read_facts(Path(config.model)).vocab_size
-    governor = Governor(config.stages)
-    drafters = build_drafters(config, vocab_size, governor)
+    offered = choices(config.drafter)
+    controller = Controller(config.stages, offered, load_times(config), width=policy.width)
+    drafters = build_drafters(config, vocab_size, offered)
     context: zmq.Context[Any] = zmq.Context()
     channels = Channels(context, config.endpoints, config.stall_timeout)
-    engine = Engine(config, vocab_size, policy, drafters, channels, governor)
+    engine = Engine(config, vocab_size, policy, drafters, channels, controller)
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: engine.stop())
     threads = []

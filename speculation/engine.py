@@ -4,16 +4,19 @@ import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from speculation.calibration import Calibration, RehearsedDrafter, save_times, say_expected
 from speculation.channels import Channels
 from speculation.decisions.admission import refusal
-from speculation.decisions.governor import Governor
+from speculation.decisions.controller import Controller
+from speculation.decisions.grammar_gate import GrammarGate
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
 from speculation.decisions.slots import choose_slot
+from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
-from speculation.group import PING_INTERVAL, StageGroup
+from speculation.group import StageGroup
 from speculation.stats import StatsRecorder
 from speculation.stream import Request, Stream
 from workers.shared.config import EngineConfig
@@ -21,9 +24,11 @@ from workers.shared.errors import OutOfStep
 from workers.shared.fingerprint import engine_fingerprint
 from workers.shared.messages import (
     Abort,
+    Compiled,
     EngineInfo,
     Failed,
     Failure,
+    FromEngine,
     FromStage,
     KeepAlive,
     Observe,
@@ -51,9 +56,9 @@ class Engine:
         policy: FramePolicy,
         drafters: Sequence[GuardedDrafter],
         channels: Channels,
-        governor: Governor,
+        controller: Controller,
     ) -> None:
-        """`drafters` are one a slot. `governor` is told how decoding goes; they may ask it (`GovernedDrafter`)."""
+        """`drafters` are one a slot; `controller` says for each request which of their ways to draft is used."""
         self._config = config
         self._drafters = drafters
         self._channels = channels
@@ -65,9 +70,12 @@ class Engine:
             for slot, drafter in enumerate(drafters)
         ]
         self._least_recent = list(range(config.sequences))  # slots, the one used longest ago first
+        self._gate: GrammarGate[Request] = GrammarGate()
         self._queue: deque[Request] = deque()
         self._running: Stream | None = None
-        self._governor = governor
+        self._controller = controller
+        self._observed: tuple[int, ...] = ()
+        self._calibrating = False
         self._stats = StatsRecorder()
         self._stopping = False
         self._info = EngineInfo(
@@ -94,14 +102,40 @@ class Engine:
         """
         try:
             self._group.await_ready(self._info.fingerprint, lambda: self._stopping)
-            self._channels.announce([Observe(self._drafters[0].anchors)])
-            more = False
-            while not self._stopping:
-                self._channels.wait(0 if more else PING_INTERVAL)
-                self._turn()
-                more = self._draft_ahead()
+            self._calibrate()
+            self._serve_while(lambda: True)
         finally:
             self._channels.dismiss()
+
+    def _serve_while(self, condition: Callable[[], bool]) -> None:
+        more = False
+        while condition() and not self._stopping:
+            self._channels.wait(0 if more else self._group.interval)
+            self._turn()
+            more = self._draft_ahead()
+
+    def _calibrate(self) -> None:
+        """Measures what the controller has to know and no earlier start has left."""
+        controller, stream = self._controller, self._streams[0]
+        if controller.calibrated:
+            say_expected(controller)
+            return
+        calibration = Calibration(controller.choices, self._config.stages, self._info.vocab_size)
+        self._calibrating, drafter = True, stream.drafter
+        for request, session, drafts in calibration.runs():
+            stream.drafter = RehearsedDrafter(drafter, drafts)
+            self._begin(stream, Request(None, request), 0, session)
+            self._serve_while(lambda: stream.request is not None)
+            if self._stopping:
+                return
+            calibration.text = stream.schedule.tokens
+        self._calibrating, stream.drafter = False, drafter
+        self._stats = StatsRecorder()
+        controller.calibrate(calibration.times)
+        if calibration.steady:
+            save_times(self._config, calibration.times)
+        say_expected(controller)
+        self._start_next()
 
     def _turn(self) -> None:
         """Handles everything that has arrived, samples first: they are on the critical path."""
@@ -109,11 +143,17 @@ class Engine:
             self._on_result(message)
         while (request := self._channels.request()) is not None:
             self._on_request(*request)
-        if self._group.check(time.monotonic()):
-            for client in {request.client for request in self._requests()}:
-                self._channels.answer(client, KeepAlive())
+        if self._group.check(time.monotonic(), self._awaited):
+            for client in {request.client for request in self._requests()} - {None}:
+                self._answer(client, KeepAlive())
         for client in self._channels.vanished():
             self._forget(client)
+
+    def _awaited(self) -> int | None:
+        """The oldest frame that is alive, -1 where a request runs without any, None if no request runs."""
+        running = [stream.schedule for stream in self._streams if stream.request is not None]
+        oldest = [schedule.in_flight[0].index for schedule in running if schedule.in_flight]
+        return min(oldest, default=-1 if running else None)
 
     # --- from the stages ---
 
@@ -122,6 +162,8 @@ class Engine:
             started, announced = time.perf_counter_ns(), self._channels.announce_ns
             self._on_sample(message)
             self._stats.committed(time.perf_counter_ns() - started - (self._channels.announce_ns - announced))
+        elif isinstance(message, Compiled):
+            self._enqueue(self._gate.compiled(message.number))
         elif isinstance(message, Pong):
             for client, number in self._group.pong(message):
                 self._channels.answer(client, self._status(number))
@@ -139,17 +181,24 @@ class Engine:
             return  # it followed a rejected draft, or belongs to a request that has ended
         cycles = schedule.counts.cycles
         step = schedule.sample(sample)
+        stream.prompt_logprobs += sample.prompt_logprobs
         self._channels.announce(step.control)
         if step.tokens:
             self._stats.verified(step, stream.since_last_sample())
-            self._governor.token(time.monotonic(), schedule.counts.cycles - cycles, len(step.tokens))
             stream.rank(step, sample.probabilities)
             self._give(stream, step, sample.logprobs)
             stream.follow(step)
+            self._decide(stream, schedule.counts.cycles - cycles, len(step.tokens))
         if step.finish is not None:
             self._finish(stream)
         elif sample.error is not None:
             self._give_up(stream, sample.error)
+
+    def _decide(self, stream: Stream, cycles: int, tokens: int) -> None:
+        """What drafts from here on, now that `tokens` were verified after `cycles` cycles."""
+        assert stream.session is not None
+        stream.session.sampled(time.monotonic(), cycles, tokens)
+        self._observe()
 
     def _give(self, stream: Stream, step: Step, logprobs: Sequence[TokenLogprobs] = ()) -> None:
         """Sends the client what the step has verified."""
@@ -162,15 +211,28 @@ class Engine:
             finish=step.finish,
             counts=schedule.counts if step.finish is not None else None,
             cached=schedule.reused if 0 < schedule.outputs == len(step.tokens) else 0,
+            prompt_logprobs=stream.prompt_logprobs,
         )
-        self._channels.answer(stream.request.client, message)
+        stream.prompt_logprobs = []
+        self._answer(stream.request.client, message)
 
     def _give_up(self, stream: Stream, error: str) -> None:
         """The request cannot go on; the engine can."""
         assert stream.request is not None
         self._channels.announce(stream.schedule.abort().control)
-        self._channels.answer(stream.request.client, Failed(stream.request.generate.id, error))
+        self._answer(stream.request.client, Failed(stream.request.generate.id, error))
         self._finish(stream)
+
+    def _answer(self, client: bytes | None, message: FromEngine) -> None:
+        if client is not None:
+            self._channels.answer(client, message)
+
+    def _observe(self) -> None:
+        """Has the stages send hidden states while a request needs them, and only then."""
+        wanted = self._drafters[0].anchors if any(stream.listening for stream in self._streams) else ()
+        if wanted != self._observed:
+            self._observed = wanted
+            self._channels.announce([Observe(wanted)])
 
     # --- drafts ---
 
@@ -199,22 +261,41 @@ class Engine:
             if (error := refusal(message, self._info.max_model_len, self._info.vocab_size)) is not None:
                 self._channels.answer(client, Failed(message.id, error))
                 return
-            self._queue.append(Request(client, message))
-            self._start_next()
+            passed, todo = self._gate.arrived(Request(client, message), message.sampling.grammar)
+            if todo is not None:
+                self._drafters[0].prepare(message.sampling)
+                self._channels.announce([todo])
+            self._enqueue(passed)
+
+    def _enqueue(self, requests: Sequence[Request]) -> None:
+        self._queue.extend(requests)
+        self._start_next()
 
     def _start_next(self) -> None:
-        if self._running is not None or not self._queue:
+        if self._running is not None or self._calibrating or not self._queue:
             return
         request = self._queue.popleft()
-        self._governor.begin()
+        session = self._controller.begin(request.generate.max_tokens)
         schedules = [stream.schedule for stream in self._streams]
+        scored = request.generate.sampling.prompt_logprobs is not None  # which takes every frame of the prompt
         slot, reused = choose_slot(
-            schedules, self._least_recent, request.generate.prompt, lambda slot: self._drafters[slot].kept()
+            schedules,
+            self._least_recent,
+            request.generate.prompt,
+            lambda slot: 0 if scored else self._drafters[slot].kept() if session.choice.listens else None,
         )
+        kept = self._drafters[slot].kept()
+        if kept is not None and kept < reused:
+            session.deafen()
         self._least_recent.remove(slot)
         self._least_recent.append(slot)
-        stream = self._running = self._streams[slot]
-        self._channels.announce(stream.begin(request, reused))
+        self._begin(self._streams[slot], request, reused, session)
+
+    def _begin(self, stream: Stream, request: Request, reused: int, session: Deciding) -> None:
+        self._running = stream
+        opening = stream.begin(request, reused, session)
+        self._observe()
+        self._channels.announce(opening)
         stream.recall()
 
     def _abort(self, client: bytes, identifier: str) -> None:
@@ -225,16 +306,17 @@ class Engine:
             self._give(stream, step)
             self._finish(stream)
             return
-        for request in self._queue:
+        for request in [*self._queue, *self._gate.waiting]:
             if request.named(client, identifier):
-                self._queue.remove(request)
-                self._channels.answer(client, Tokens(identifier, [], finish="abort", counts=SpeculationCounts()))
+                if not self._gate.leave(request):
+                    self._queue.remove(request)
+                self._answer(client, Tokens(identifier, [], finish="abort", counts=SpeculationCounts()))
                 return
 
     def _requests(self) -> list[Request]:
         """Those that run or wait."""
         running = None if self._running is None else self._running.request
-        return [*([] if running is None else [running]), *self._queue]
+        return [*([] if running is None else [running]), *self._queue, *self._gate.waiting]
 
     def _forget(self, client: bytes) -> None:
         """A client has gone: nobody would read its answers. Those that wait go first, so that none of them starts."""
@@ -244,7 +326,7 @@ class Engine:
 
     def _finish(self, stream: Stream) -> None:
         self._stats.ended(stream.schedule.counts)
-        stream.request = None
+        stream.end()
         self._running = None
         self._start_next()
 
@@ -254,13 +336,13 @@ class Engine:
             number=number,
             info=self._info,
             running=len(running),
-            waiting=len(self._queue),
+            waiting=len(self._queue) + len(self._gate.waiting),
             stats=self._stats.report(
                 running,
                 announce_ns=self._channels.announce_ns,
                 drafter_failures=sum(drafter.failures for drafter in self._drafters),
             ),
-            quiet=self._governor.quiet and not self._config.drafter.always,
+            controller=self._controller.status(),
             stages=self._group.timings,
             dropped=self._channels.dropped,
         )

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from speculation.decisions.schedule import Schedule, Step
-from speculation.drafters.base import PENDING, Draft, Drafter, Start
+from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.frames import Frame
-from workers.shared.messages import Generate, Open, Rollback
+from workers.shared.messages import Generate, Open, Rollback, TokenLogprobs
 
 
 @dataclass(frozen=True)
 class Request:
     """What a client has asked for."""
 
-    client: bytes  # address on the bus
+    client: bytes | None  # address on the bus; None: the engine's own request
     generate: Generate
 
     def named(self, client: bytes, identifier: str) -> bool:
@@ -29,16 +29,20 @@ class Stream:
         self.schedule = schedule
         self.drafter = drafter
         self.request: Request | None = None
+        self.prompt_logprobs: list[TokenLogprobs] = []  # those that the client has not been given
+        self.session: Deciding | None = None
         self._open_drafts: dict[int, Draft] = {}  # those not verified yet, by position
         self._last_sample_ns: int | None = None
 
-    def begin(self, request: Request, reused: int) -> Sequence[Open | Frame | Rollback]:
+    def begin(self, request: Request, reused: int, session: Deciding) -> Sequence[Open | Frame | Rollback]:
         """Takes a request on, `reused` positions of whose prompt are in the slot; returns what the stages must hear."""
         generate, schedule = request.generate, self.schedule
         self.request = request
+        self.prompt_logprobs = []
+        self.session = session
         self._open_drafts.clear()
         self._last_sample_ns = None
-        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused))
+        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused, session))
         opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused)
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
         step = schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
@@ -49,6 +53,17 @@ class Stream:
         schedule = self.schedule
         for count in range(schedule.verified - schedule.outputs + 1, schedule.verified + 1):
             self.drafter.verified(schedule.tokens, count)
+
+    def end(self) -> None:
+        """The request has ended."""
+        if self.session is not None:
+            self.session.end()
+        self.request = self.session = None
+
+    @property
+    def listening(self) -> bool:
+        """Whether hidden states are wanted."""
+        return self.session is not None and self.session.listening
 
     def since_last_sample(self) -> int | None:
         """Nanoseconds since this was last called for the request; None the first time."""

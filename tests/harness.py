@@ -12,7 +12,8 @@ import msgspec
 import zmq
 
 from speculation.channels import Channels
-from speculation.decisions.governor import Governor
+from speculation.decisions.controller import Controller
+from speculation.decisions.estimates import Choice
 from speculation.decisions.policy import choose_policy
 from speculation.drafters.base import Drafter, DrafterWrapper, Maker
 from speculation.drafters.guarded import GuardedDrafter
@@ -70,6 +71,7 @@ class Result:
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish: str | None = None
     error: str | None = None
     counts: SpeculationCounts | None = None
@@ -126,6 +128,7 @@ class Client:
                 return result
             result.tokens += message.tokens
             result.logprobs += message.logprobs
+            result.prompt_logprobs += message.prompt_logprobs
             result.cached += message.cached
             if message.finish is not None:
                 result.finish, result.counts = message.finish, message.counts
@@ -158,6 +161,7 @@ class LocalEngine:
     client: Client
     drafting: Drafting
     engine: Engine
+    thread: threading.Thread  # in which it runs
     vocab_size: int
     config: EngineConfig
 
@@ -184,11 +188,13 @@ def local_engine(
     *,
     drafts: int = 0,
     addresses: Mapping[str, str] | None = None,
+    controller: Controller | None = None,
     **settings: Any,
 ) -> Iterator[LocalEngine]:
     """Runs the model in `folder` with `split` layers a stage, tapped at `anchors`; `settings` go to `EngineConfig`.
 
-    `drafts` is `num_speculative_tokens`; `addresses` replace some of the endpoints.
+    `drafts` is `num_speculative_tokens`; `addresses` replace some of the endpoints. Without a
+    `controller`, whatever drafter the test uses always drafts.
     """
     config = EngineConfig(
         model=str(folder),
@@ -203,7 +209,8 @@ def local_engine(
     context: zmq.Context[Any] = zmq.Context()
     drafting = Drafting(config.sequences, anchors)
     channels = Channels(context, config.endpoints)
-    engine = Engine(config, vocab_size, choose_policy(config), drafting.guarded, channels, Governor(config.stages))
+    controller = controller or Controller(config.stages, [Choice("test", listens=bool(anchors))])
+    engine = Engine(config, vocab_size, choose_policy(config), drafting.guarded, channels, controller)
     failures: list[Exception] = []
 
     def run() -> None:
@@ -218,7 +225,7 @@ def local_engine(
     client = Client(context, config.endpoints.bus)
     try:
         client.status()
-        yield LocalEngine(client, drafting, engine, vocab_size, config)
+        yield LocalEngine(client, drafting, engine, thread, vocab_size, config)
     finally:
         engine.stop()
         for running in (thread, *stages):

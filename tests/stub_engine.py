@@ -11,6 +11,7 @@ import zmq
 from workers.shared.bus import encode, open_socket
 from workers.shared.messages import (
     Abort,
+    ControllerStatus,
     EngineInfo,
     EngineStats,
     Failed,
@@ -34,6 +35,7 @@ INFO = EngineInfo(
     vocab_size=400,
     rehearsal=False,
 )
+CHOICE = ControllerStatus("none", {"none": 10.0})
 
 
 @dataclass
@@ -140,7 +142,11 @@ class StubEngine:
         counts = None if finish is None else SpeculationCounts(cycles=running.sent)
         if finish is not None:
             queue.popleft()
-        self._send(socket, running.peer, Tokens(request.id, tokens, logprobs, finish, counts))
+        asked = request.sampling.prompt_logprobs
+        first = running.sent == len(tokens) and asked is not None
+        ahead = [_logprobs(token, asked or 0) for token in request.prompt[1:]] if first else []
+        message = Tokens(request.id, tokens, logprobs, finish, counts, prompt_logprobs=ahead)
+        self._send(socket, running.peer, message)
 
     def status(self, number: int, open_requests: int) -> Status:
         """Figures that depend on the number of the probe alone."""
@@ -157,7 +163,7 @@ class StubEngine:
                 drafts=5 * number,
                 draft_ns=number * 10**8,
             ),
-            quiet=False,
+            controller=CHOICE,
             stages=[timings] * self.info.stages,
         )
 

@@ -136,7 +136,7 @@ def choose_drafter(options: DrafterOptions, model: ModelSize, device: str) -> Dr
         **given
         | {
             "script": None if options.script is None else str(Path(options.script).resolve()),
-            "always": options.always or DRAFTERS[name].needs_script,
+            "always": options.always or options.scripted_acceptance is not None,
         },
     )
 

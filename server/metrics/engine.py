@@ -9,7 +9,14 @@ from prometheus_client.registry import Collector
 
 from server.engine.client import EngineClient
 from server.engine.rates import EngineFigures
-from workers.shared.messages import HIT_RANKS, EngineInfo, SpeculationCounts, StageTimings, Status
+from workers.shared.messages import (
+    HIT_RANKS,
+    ControllerStatus,
+    EngineInfo,
+    SpeculationCounts,
+    StageTimings,
+    Status,
+)
 
 _NS = 1e9
 _NANOSECONDS = "_ns"
@@ -59,10 +66,23 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     yield from _counters(status.stats)
     yield from _counters(status.stats.rank)
     yield _counter("dropped_messages", "Messages that rank 0 could not read", status.dropped)
-    yield _gauge("speculation_quiet", "Whether drafts are stopped because they lost", float(status.quiet))
+    yield from _controller(status.controller)
     yield from _rates(figures)
     yield from _stages(status.stages)
     yield _info(status.info)
+
+
+def _controller(controller: ControllerStatus) -> Iterator[Metric]:
+    choice = GaugeMetricFamily("echelon:speculation_choice", "1 for what drafts now", labels=["drafter"])
+    rates = GaugeMetricFamily(
+        "echelon:speculation_predicted_tokens_per_second", "What each choice should do", labels=["drafter"]
+    )
+    for name, rate in controller.predicted.items():
+        choice.add_metric([name], float(name == controller.choice))
+        rates.add_metric([name], rate)
+    yield from (choice, rates)
+    yield _counter("speculation_switches", "Changes from one choice to another", controller.switches)
+    yield _counter("speculation_probes", "Trials of choices that were not thought the best", controller.probes)
 
 
 def _counters(struct: Struct, prefix: str = "") -> Iterator[Metric]:

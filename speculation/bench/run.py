@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -17,10 +16,11 @@ from speculation.bench.configuration import Contender, Settings, devices
 from speculation.bench.energy import Meter
 from speculation.bench.near_ties import Branch, proven
 from speculation.bench.processes import Running
-from speculation.bench.progress import Progress
+from speculation.bench.progress import AnswerBar
 from speculation.bench.prompts import DataSet, Prompt
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
+from workers.shared.memory import available_host_bytes
 from workers.shared.messages import StageTimings, Status
 
 _WARM_UP_TOKENS = 16
@@ -58,7 +58,7 @@ def run(work: Work, folder: Folder, start: Start, meter: MeterOf = lambda _: Non
     pending = [key for group in work.groups for one in group for key in work.keys(one) if not folder.has(key)]
     sizes = {data_set.name: len(data_set.prompts) for data_set in work.data_sets}
     starts = len({key.contender for key in pending})
-    with Progress(starts, sum(sizes[key.dataset] for key in pending)) as progress:
+    with AnswerBar(starts, sum(sizes[key.dataset] for key in pending)) as progress:
         for group in work.groups:
             waiting = [one for one in group if any(not folder.has(key) for key in work.keys(one))]
             while waiting:
@@ -102,11 +102,11 @@ def _side_by_side(waiting: Sequence[Contender], start: Start, meter: MeterOf, wo
             stack.callback(running.stop)
             return running
 
-        before = available_bytes()
+        before = available_host_bytes()
         group = [started(waiting[0])]
         group[0].wait_until_ready()
-        taken = max(before - available_bytes(), _LEAST_BYTES)
-        room = max(0, int((available_bytes() - _SPARE_BYTES) / (_GROUP_MARGIN * taken)))
+        taken = max(before - available_host_bytes(), _LEAST_BYTES)
+        room = max(0, int((available_host_bytes() - _SPARE_BYTES) / (_GROUP_MARGIN * taken)))
         group += [started(contender) for contender in waiting[1 : 1 + room]]
         for running in group:
             running.wait_until_ready()
@@ -134,7 +134,7 @@ def _snapshots(lanes: Sequence[_Lane]) -> list[Status | None]:
         return list(pool.map(lambda lane: lane.running.snapshot(), lanes))
 
 
-def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: Progress) -> None:
+def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: AnswerBar) -> None:
     for repeat in range(work.repeats):
         for temperature in work.temperatures:
             for data_set in work.data_sets:
@@ -147,7 +147,7 @@ def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: Progr
 
 
 def _block(
-    work: Work, folder: Folder, todo: Sequence[tuple[_Lane, CellKey]], data_set: DataSet, progress: Progress
+    work: Work, folder: Folder, todo: Sequence[tuple[_Lane, CellKey]], data_set: DataSet, progress: AnswerBar
 ) -> None:
     """One data set at one temperature. The order of the methods turns with every prompt, so that none has a place."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -203,12 +203,3 @@ def _near_ties(lane: _Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet
     if asked:
         lane.last = lane.running.snapshot()
     return found
-
-
-def available_bytes() -> int:
-    """Memory that new processes could have."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    raise ConfigError("/proc/meminfo has no MemAvailable; echelon bench needs Linux")

@@ -1,10 +1,12 @@
 """The interface of a drafter."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
+from speculation.decisions.estimates import Choice
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Sampling, Tap
 
@@ -35,11 +37,39 @@ PENDING: Final = Pending.PENDING
 Answer = Draft | Pending | None
 
 
+class Deciding(Protocol):
+    """What there is to know of, and to tell, whoever decides for a request (`speculation.decisions.controller`)."""
+
+    @property
+    def choice(self) -> Choice:
+        """What drafts for now."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether hidden states are wanted."""
+
+    def deafen(self) -> None:
+        """Hidden states that `choice` does not need have been lost."""
+
+    def foreseen(self, choice: Choice, *, right: bool) -> None:
+        """Whether `choice`, which is not in use, would have been right about the newest token."""
+
+    def answered(self) -> None:
+        """The choice in use keeps up with the text."""
+
+    def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
+        """`tokens` were verified at `now` seconds, and cost `cycles` pipeline cycles."""
+
+    def end(self) -> None:
+        """The request has ended."""
+
+
 class Start(NamedTuple):
     """Where a request starts."""
 
     epoch: int = 0
     reused: int = 0  # positions of the prompt that are not computed again
+    session: "Deciding | None" = None  # says which drafter is asked
 
 
 class Drafter(ABC):
@@ -50,10 +80,14 @@ class Drafter(ABC):
     """
 
     anchors: tuple[int, ...] = ()  # hidden states of the target that it wants tapped, by index; 0 is never among them
+    parts: Mapping[str, "Drafter"] = MappingProxyType({})  # that it asks, by name; it tells them what happens
 
     def kept(self) -> int | None:
         """Positions of the slot whose hidden states it has kept; None if it needs none."""
         return None
+
+    def prepare(self, sampling: Sampling) -> None:  # noqa: B027
+        """A request with this sampling will begin: what takes long may start beside. Not told of every one."""
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:  # noqa: B027
         """A request starts; of the slot only the reused positions are still true."""
@@ -66,6 +100,16 @@ class Drafter(ABC):
 
     def tap(self, tap: Tap) -> None:  # noqa: B027
         """Hidden states of the slot have arrived."""
+
+    def deafen(self) -> None:  # noqa: B027
+        """Hidden states do not come any more, and no draft that needs them is asked for, until the next request."""
+
+    def foresaw(self, tokens: Sequence[int], count: int) -> bool | None:
+        """Whether it would have been right about `tokens[count - 1]`; None where that cannot be told for nothing.
+
+        Asked before `verified`.
+        """
+        return None
 
     def advance(self) -> bool:
         """Does a little of what can be done ahead, while nothing else is to be done; returns whether more is left."""
@@ -100,11 +144,16 @@ class DrafterWrapper(Drafter):
 
     def __init__(self, inner: Drafter) -> None:
         self.anchors = inner.anchors
+        self.parts = inner.parts
         self._inner = inner
 
     def kept(self) -> int | None:
         """What the wrapped drafter has kept."""
         return self._inner.kept()
+
+    def prepare(self, sampling: Sampling) -> None:
+        """For the wrapped drafter."""
+        self._inner.prepare(sampling)
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """For the wrapped drafter."""
@@ -121,6 +170,14 @@ class DrafterWrapper(Drafter):
     def tap(self, tap: Tap) -> None:
         """For the wrapped drafter."""
         self._inner.tap(tap)
+
+    def deafen(self) -> None:
+        """For the wrapped drafter."""
+        self._inner.deafen()
+
+    def foresaw(self, tokens: Sequence[int], count: int) -> bool | None:
+        """What the wrapped drafter would have drafted."""
+        return self._inner.foresaw(tokens, count)
 
     def advance(self) -> bool:
         """The wrapped drafter's work ahead."""

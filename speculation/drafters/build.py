@@ -1,21 +1,37 @@
-"""From a configuration to a drafter for every KV slot."""
+"""From a configuration to a drafter for every KV slot, and to what the controller may choose from."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from speculation.decisions.governor import Governor
-from speculation.drafters.base import Loader
+from speculation.decisions.estimates import Choice
+from speculation.drafters.base import Drafter, Loader
 from speculation.drafters.emulated import EmulatedDrafter
 from speculation.drafters.forced import ForcedDrafter
-from speculation.drafters.governed import GovernedDrafter
 from speculation.drafters.guarded import GuardedDrafter
-from workers.shared.config import EngineConfig
-from workers.shared.drafters import DRAFTERS
+from speculation.drafters.switched import SwitchedDrafter
+from workers.shared.config import DrafterConfig, EngineConfig
+from workers.shared.drafters import DRAFTERS, DrafterName
 from workers.shared.grammar import load_grammars
 
 
-def build_drafters(config: EngineConfig, vocab_size: int, governor: Governor) -> list[GuardedDrafter]:
-    """The configured drafter for each slot, wrapped in all that it is served with.
+def choices(config: DrafterConfig) -> list[Choice]:
+    """What the controller may choose from, the cheapest first: the configured drafter, its parts, and none."""
+    row = DRAFTERS[config.name]
+    names = [config.name]
+    if not config.always and config.name != "none":
+        names = ["none", config.name, *row.beside]
+    return sorted(map(_choice, names), key=lambda choice: (choice.listens, choice.prior))
+
+
+def _choice(name: DrafterName) -> Choice:
+    row = DRAFTERS[name]
+    family = "module" if row.needs_module else ""
+    return Choice(name, row.prior, family, listens=row.reads == "states in flight")
+
+
+def build_drafters(config: EngineConfig, vocab_size: int, offered: Sequence[Choice]) -> list[GuardedDrafter]:
+    """The configured drafter for each slot, wrapped in all that it is served with; `offered` are its `choices`.
 
     Raises `ConfigError` naming the flag that is missing or contradicts another, or the file that cannot be read.
     """
@@ -24,11 +40,9 @@ def build_drafters(config: EngineConfig, vocab_size: int, governor: Governor) ->
     grammars = load_grammars(Path(config.model)) if row.has_opinion else None
     drafters = []
     for slot in range(config.sequences):
-        drafter = make(slot)
+        drafter: Drafter = SwitchedDrafter(make(slot), config.drafter.name, offered)
         if config.emulate.draft_ms:
             drafter = EmulatedDrafter(drafter, config.emulate.draft_ms)
-        if not config.drafter.always:
-            drafter = GovernedDrafter(drafter, governor)
         if grammars is not None:
             drafter = ForcedDrafter(drafter, grammars)
         drafters.append(GuardedDrafter(drafter))

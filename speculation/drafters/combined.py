@@ -71,6 +71,7 @@ class CombinedDrafter(DrafterWrapper):
 
     def __init__(self, module: Drafter, ngram: NgramDrafter, *, module_delays_stages: bool) -> None:
         super().__init__(module)
+        self.parts = {"ngram": ngram, "pdm": module}
         self._ngram = ngram
         self._enough = _GOOD_ENOUGH if module_delays_stages else _BEYOND_DOUBT
         self._greedy = True

@@ -45,6 +45,10 @@ class GuardedDrafter(DrafterWrapper):
         """For the wrapped drafter."""
         self._tell(lambda: self._inner.tap(tap))
 
+    def deafen(self) -> None:
+        """For the wrapped drafter."""
+        self._tell(self._inner.deafen)
+
     def advance(self) -> bool:
         """The wrapped drafter's work ahead."""
         return not self._silent and self._try(self._inner.advance, False)

@@ -35,11 +35,17 @@ class NgramDrafter(Drafter):
         """Indexes the newest verified token under the n-grams before it."""
         self._index(tokens, count - 1)
 
-    def look_up(self, tokens: Sequence[int]) -> tuple[int, int] | None:
-        """The token that followed the longest known suffix of `tokens`, and that suffix's length."""
+    def foresaw(self, tokens: Sequence[int], count: int) -> bool:
+        """Whether `look_up` finds the newest verified token."""
+        found = self.look_up(tokens, count - 1)
+        return found is not None and found[0] == tokens[count - 1]
+
+    def look_up(self, tokens: Sequence[int], end: int | None = None) -> tuple[int, int] | None:
+        """The token that followed the longest known suffix of `tokens[:end]`, and that suffix's length."""
+        end = len(tokens) if end is None else end
         for length in self._lengths:
-            if length <= len(tokens):
-                follower = self._follower.get(tuple(tokens[len(tokens) - length :]))
+            if length <= end:
+                follower = self._follower.get(tuple(tokens[end - length : end]))
                 if follower is not None:
                     return follower, length
         return None

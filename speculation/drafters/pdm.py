@@ -50,6 +50,7 @@ class PdmDrafter(Drafter):
         self._prompt_tokens = 0
         self._verified = 0
         self._origins = [(0, 0)]  # epochs of this request, each with its first position
+        self._deaf = False
 
     def kept(self) -> int | None:
         """Positions whose anchors have all arrived."""
@@ -63,6 +64,7 @@ class PdmDrafter(Drafter):
         self._prompt_tokens = len(prompt)
         self._verified = 0
         self._origins = [(start.epoch, 0)]
+        self._deaf = False
         self._embed(prompt, len(prompt))
 
     def rejected(self, position: int, epoch: int) -> None:
@@ -71,8 +73,8 @@ class PdmDrafter(Drafter):
         self._keep(position)
 
     def tap(self, tap: Tap) -> None:
-        """Stores hidden states unless they are of a dead frame."""
-        if not self._is_alive(tap):
+        """Stores hidden states unless they are of a dead frame, or come behind others that were not sent."""
+        if self._deaf or not self._is_alive(tap):
             return
         buffer, source = self._buffer, self._sources[tap.stage]
         if tap.position > source.filled:
@@ -86,7 +88,12 @@ class PdmDrafter(Drafter):
     def verified(self, tokens: Sequence[int], count: int) -> None:
         """Notes how many tokens are final, and embeds the newest."""
         self._verified = count
-        self._embed(tokens, count)
+        if not self._deaf:
+            self._embed(tokens, count)
+
+    def deafen(self) -> None:
+        """Nothing is kept from here on."""
+        self._deaf = True
 
     def advance(self) -> bool:
         """Computes persistent rows of finished tokens: the prompt's, and those left behind while nobody asked."""

@@ -15,7 +15,7 @@ from server.launcher.options import PLAN
 from server.launcher.resolve import ModelSize, network_endpoints, plan_over_network
 from server.metrics.engine import engine_metrics
 from server.metrics.requests import RequestMetrics
-from tests.stub_engine import INFO
+from tests.stub_engine import CHOICE, INFO
 from workers.shared.config import EngineConfig
 from workers.shared.messages import EngineStats, StageTimings, Status
 from workers.shared.options.sources import read
@@ -154,7 +154,7 @@ def served_metrics() -> set[str]:
     figures = EngineFigures()
     for number in range(2):
         timings = StageTimings(frames=number, forward_ns=number)
-        status = Status(number, INFO, 0, 0, EngineStats(full_cycles=number), False, [timings] * INFO.stages)
+        status = Status(number, INFO, 0, 0, EngineStats(full_cycles=number), CHOICE, [timings] * INFO.stages)
         figures.update(status)
     families = [*metrics.registry.collect(), *engine_metrics(figures, status)]
     always = {"echelon:engine_up", "echelon:open_sequences"}  # of the collector, which needs a connection

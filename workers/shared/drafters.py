@@ -18,7 +18,9 @@ class DrafterRow(NamedTuple):
     reads: Reads = "text"  # what its drafts are made from; "states in flight": hidden states of unfinished frames
     needs_module: bool = False  # --draft-module
     needs_model: bool = False  # --draft-model
-    needs_script: bool = False  # --script or --scripted-acceptance: a rehearsal, which is never found to lose
+    needs_script: bool = False  # --script or --scripted-acceptance
+    prior: float = 0.0  # share of tokens for which its draft is right, as far as is known before any is made
+    beside: "tuple[DrafterName, ...]" = ()  # drafters that it is made of: the controller may choose them, too
 
     @property
     def works_in_rounds(self) -> bool:
@@ -34,11 +36,18 @@ class DrafterRow(NamedTuple):
 DRAFTERS: Mapping[DrafterName, DrafterRow] = MappingProxyType(
     {
         "none": DrafterRow("speculation.drafters.none:load", "nothing"),
-        "ngram": DrafterRow("speculation.drafters.ngram:load"),
-        "model": DrafterRow("speculation.drafters.load_model:load", needs_model=True),
-        "pdm": DrafterRow("speculation.drafters.load_pdm:load", "states in flight", needs_module=True),
-        "pdm+ngram": DrafterRow("speculation.drafters.load_pdm:load_combined", "states in flight", needs_module=True),
-        "scripted": DrafterRow("speculation.drafters.scripted:load", "nothing", needs_script=True),
+        # The priors of lookup and of the module are those of docs/benchmarks.md, over all texts and temperatures.
+        "ngram": DrafterRow("speculation.drafters.ngram:load", prior=0.25),
+        "model": DrafterRow("speculation.drafters.load_model:load", needs_model=True, prior=0.6),
+        "pdm": DrafterRow("speculation.drafters.load_pdm:load", "states in flight", needs_module=True, prior=0.7),
+        "pdm+ngram": DrafterRow(
+            "speculation.drafters.load_pdm:load_combined",
+            "states in flight",
+            needs_module=True,
+            prior=0.7,
+            beside=("ngram", "pdm"),
+        ),
+        "scripted": DrafterRow("speculation.drafters.scripted:load", "nothing", needs_script=True, prior=0.7),
     }
 )
 

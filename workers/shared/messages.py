@@ -26,6 +26,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: int = 0  # end tokens are masked before this many tokens of output
     end_tokens: tuple[int, ...] = ()  # what `min_tokens` masks
     logprobs: int | None = None  # None: none; k: of the token and of the k most likely
+    prompt_logprobs: int | None = None  # the same for the tokens of the prompt; all of it is then computed anew
     grammar: str | None = None  # what the output must match, in llguidance's notation; the server has compiled it
 
 
@@ -56,6 +57,13 @@ class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):
     epoch: Natural
 
 
+class Compile(msgspec.Struct, frozen=True, array_like=True, tag="compile"):
+    """A request will have this grammar: the last stage compiles it beside its loop, and says when it is ready."""
+
+    number: Natural
+    grammar: str
+
+
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
     """Answered by the stage's own loop between two frames, so an answer means that the loop turns."""
 
@@ -72,7 +80,7 @@ class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
     """Finish and leave."""
 
 
-ToStage = Frame | Open | Rollback | Ping | Observe | Shutdown
+ToStage = Frame | Open | Rollback | Compile | Ping | Observe | Shutdown
 
 # --- results channel: every stage -> rank 0 ---
 
@@ -86,6 +94,13 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     kv_bytes: int
     seconds: float
     fingerprint: dict[str, str] = {}  # see workers.shared.fingerprint
+
+
+class Compiled(msgspec.Struct, frozen=True, array_like=True, tag="compiled"):
+    """The last stage has done what `Compile` asked for; a grammar that is wrong fails with its first sample."""
+
+    stage: Natural
+    number: Natural
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
@@ -102,6 +117,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     logprobs: tuple[TokenLogprobs, ...] = ()  # as many as tokens, if the request asked for them
     error: str | None = None  # why no token could be sampled after these; ends the request, not the engine
     probabilities: tuple[float, ...] = ()  # of the tokens, where they are not greedy
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # if asked for: of the frame's tokens, but the prompt's first
 
     @property
     def end(self) -> int:
@@ -160,7 +176,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
     permanent: bool = False  # a restart would not mend it
 
 
-FromStage = Ready | Sample | Tap | Pong | Failure
+FromStage = Ready | Compiled | Sample | Tap | Pong | Failure
 
 # --- request bus: server -> rank 0 ---
 
@@ -245,6 +261,7 @@ class Tokens(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):
     finish: str | None = None  # "stop" (the last token is a stop token), "length" or "abort"
     counts: SpeculationCounts | None = None  # with `finish`
     cached: int = 0  # with the first token: prompt positions that were not computed again
+    prompt_logprobs: list[TokenLogprobs] = []  # with the first token, if asked for: of the prompt's, but its first
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -289,6 +306,15 @@ class EngineStats(msgspec.Struct):
     rank: RankTimings = msgspec.field(default_factory=RankTimings)
 
 
+class ControllerStatus(msgspec.Struct, frozen=True):
+    """What drafts, and why."""
+
+    choice: str  # the drafter in use, or the last that was
+    predicted: dict[str, float]  # tokens a second of every choice
+    switches: int = 0  # from one choice to another
+    probes: int = 0  # of choices that were not thought to be the best
+
+
 class Status(msgspec.Struct, frozen=True, tag="status"):
     """How the engine is, as of a ping answered by every stage."""
 
@@ -297,7 +323,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     running: int  # requests in the pipeline
     waiting: int  # requests queued behind them
     stats: EngineStats
-    quiet: bool  # drafts are stopped for now, because they lost against plain decoding
+    controller: ControllerStatus
     stages: list[StageTimings]
     dropped: int = 0  # messages that rank 0 could not read
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from workers.shared.frames import Frame
 from workers.shared.messages import FromStage, Open, Sample, ToStage
+from workers.stage.compiler import GrammarCompiler
 from workers.transport.base import Inbound, Outbound
 
 
@@ -37,6 +38,9 @@ class Layers(Protocol):
     def logits(self, hidden: Tensor) -> Tensor:
         """`[V]` float32 logits after the last row of `hidden` `[T, H]`; the last stage only."""
 
+    def row_logits(self, hidden: Tensor) -> Tensor:
+        """`[T, V]` float32 logits after every row of `hidden` `[T, H]`; the last stage only."""
+
 
 class Channel(Protocol):
     """What a stage needs of its control and results channels (`workers.stage.channel`)."""
@@ -60,10 +64,11 @@ class SamplingHead(Protocol):
 
 @dataclass
 class StageParts:
-    """The parts of one stage. The first has no `inbound`, the last no `outbound` but a `tail`."""
+    """The parts of one stage. The first has no `inbound`, the last no `outbound` but a `tail` and a `compiler`."""
 
     layers: Layers
     channel: Channel
     inbound: Inbound | None = None
     outbound: Outbound | None = None
     tail: SamplingHead | None = None
+    compiler: GrammarCompiler | None = None

@@ -13,7 +13,7 @@ from speculation.bench.near_ties import Branch
 from speculation.bench.progress import Forecast
 from speculation.bench.prompts import DataSet, Prompt
 from speculation.bench.run import Work, run
-from tests.stub_engine import INFO
+from tests.stub_engine import CHOICE, INFO
 from workers.shared.errors import ConfigError
 from workers.shared.messages import EngineStats, SpeculationCounts, StageTimings, Status
 
@@ -49,7 +49,7 @@ class Fake:
     def snapshot(self) -> Status | None:
         stage = StageTimings(tokens=self._tokens, forward_ns=1000 * self._tokens)
         counts = SpeculationCounts(cycles=self._tokens)
-        return Status(0, INFO, 0, 0, EngineStats(counts), False, [stage])
+        return Status(0, INFO, 0, 0, EngineStats(counts), CHOICE, [stage])
 
     def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
         self._tokens += 1000
@@ -91,7 +91,7 @@ PAIR = [Contender("none", 2), Contender("ngram", 2)]
 
 @pytest.fixture(autouse=True)
 def plenty_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_run, "available_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(bench_run, "available_host_bytes", lambda: 64 * GIB)
 
 
 def test_methods_take_turns_prompt_by_prompt_and_change_places(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_what_does_not_fit_memory_together_runs_one_after_the_other(
         running = sum(not fake.stopped for fake in bench.fakes)
         return (5 - 3 * running) * GIB
 
-    monkeypatch.setattr(bench_run, "available_bytes", available)
+    monkeypatch.setattr(bench_run, "available_host_bytes", available)
     bench.run()
     assert [method for method, _ in bench.measured] == ["none"] * 6 + ["ngram"] * 6
     assert all(cell.beside == [] for cell in bench.folder.cells())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from server.engine.client import EngineClient, EngineFailed, EngineUnavailable, QueueFull, Submission
 from server.engine.health import EngineHealth
 from server.engine.rates import EngineFigures
-from tests.stub_engine import INFO, StubEngine
+from tests.stub_engine import CHOICE, INFO, StubEngine
 from workers.shared.messages import EngineStats, Generate, Sampling, StageTimings, Status
 
 pytestmark = pytest.mark.timeout(30)
@@ -288,7 +288,7 @@ async def test_a_suspended_server_goes_on_with_its_requests(engine: StubEngine) 
 
 
 def status(cycles: int, stages: list[StageTimings]) -> Status:
-    return Status(0, INFO, 0, 0, EngineStats(full_cycles=cycles, full_cycle_ns=cycles * 10_000_000), False, stages)
+    return Status(0, INFO, 0, 0, EngineStats(full_cycles=cycles, full_cycle_ns=cycles * 10_000_000), CHOICE, stages)
 
 
 def test_figures_are_of_the_last_interval_with_full_cycles() -> None:

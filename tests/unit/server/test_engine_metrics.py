@@ -8,7 +8,7 @@ from prometheus_client.exposition import generate_latest
 from server.engine.rates import EngineFigures
 from server.metrics.engine import engine_metrics
 from tests.stub_engine import INFO
-from workers.shared.messages import EngineStats, RankTimings, SpeculationCounts, StageTimings, Status
+from workers.shared.messages import ControllerStatus, EngineStats, RankTimings, SpeculationCounts, StageTimings, Status
 
 
 class Scrape:
@@ -35,11 +35,16 @@ def test_every_figure_is_there_in_the_units_of_prometheus() -> None:
     rank = RankTimings(10**9, 2 * 10**9, 3 * 10**9)
     stats = EngineStats(counts, full_cycles=9, full_cycle_ns=5 * 10**8, drafts=3, draft_ns=10**8, rank=rank)
     stages = [StageTimings(*(stage * 10**9 + field for field in range(9))) for stage in (1, 2)]
-    found = series(Status(1, INFO, 1, 2, stats, True, stages, dropped=7))
+    choice = ControllerStatus("ngram", {"none": 10.0, "ngram": 12.5}, switches=3, probes=1)
+    found = series(Status(1, INFO, 1, 2, stats, choice, stages, dropped=7))
     assert found["echelon:num_requests_running"] == 1
     assert found["echelon:num_requests_waiting"] == 2
     assert found["echelon:dropped_messages_total"] == 7
-    assert found["echelon:speculation_quiet"] == 1
+    assert found['echelon:speculation_choice{drafter="none"}'] == 0
+    assert found['echelon:speculation_choice{drafter="ngram"}'] == 1
+    assert found['echelon:speculation_predicted_tokens_per_second{drafter="ngram"}'] == 12.5
+    assert found["echelon:speculation_switches_total"] == 3
+    assert found["echelon:speculation_probes_total"] == 1
     for name in set(SpeculationCounts.__struct_fields__) - {"hits"}:
         assert found[f"echelon:speculation_{name}_total"] == getattr(counts, name)
     assert found['echelon:speculation_hits_total{candidates="4"}'] == 2

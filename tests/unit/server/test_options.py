@@ -89,7 +89,8 @@ def test_what_a_drafter_is_given_reaches_it(tmp_path: Path) -> None:
     made = drafter(name="ngram", ngram_max=4, ngram_min=2, threads=3)
     assert (made.ngram_max, made.ngram_min, made.threads) == (4, 2, 3)
     scripted = drafter(name="scripted", script="runs.json")
-    assert (scripted.script, scripted.always) == (str(Path("runs.json").absolute()), True)
+    assert (scripted.script, scripted.always) == (str(Path("runs.json").absolute()), False)
+    assert drafter(name="scripted", scripted_acceptance=0.5).always  # a rehearsal is not judged
 
 
 def test_a_drafter_of_another_host_does_not_take_the_stages_gpu(tmp_path: Path) -> None:

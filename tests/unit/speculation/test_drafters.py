@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.decisions.governor import Governor
 from speculation.drafters.base import Draft, Drafter, Start
-from speculation.drafters.build import build_drafters
+from speculation.drafters.build import build_drafters, choices
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
@@ -22,7 +21,7 @@ SAMPLING = Sampling(seed=0)
 
 def build(config: DrafterConfig, vocab_size: int = 10) -> Drafter:
     engine = EngineConfig("/nowhere", (1, 1), Endpoints("", "", (), ()), 64, drafter=config)
-    return build_drafters(engine, vocab_size, Governor(2))[0]
+    return build_drafters(engine, vocab_size, choices(config))[0]
 
 
 def look_up(verified: Sequence[int], tokens: Sequence[int], longest: int, shortest: int) -> int | None:

@@ -1,0 +1,236 @@
+"""Which drafter a request uses, so that speculation never loses. No torch, no sockets, no clock.
+
+What a choice costs is a matter of the machine: the time of a sample that follows another through the pipeline, and of
+one that found it empty. How often the former happens is a matter of the text. Both are known before anything is tried,
+from the calibration and from priors, and measured in use. Together they are the seconds a token of every choice; the
+least is taken. What is not in use is tried now and then, for as much as probes may cost. See docs/design.md, "The
+controller".
+"""
+
+from collections.abc import Mapping, Sequence
+
+from speculation.decisions.estimates import Average, Choice, Hits, Paces, Times
+from workers.shared.messages import ControllerStatus
+
+_TEXT_HORIZON = 64.0  # samples after which what was right in a request is old
+_MEMORY_HORIZON = 512.0  # the same across requests
+_MEMORY_WEIGHT = 12.0  # samples that the memory is worth at most when a request starts
+_TOO_LITTLE = 0.005  # gain for which the next dearer choice is not taken
+_HABIT = 0.01  # gain for which the choice in use is not left
+_PROBE_SAMPLES = 8
+_PROBE_SHARE = 0.01  # of all time may be lost to probes
+_FIRST_WAIT = 64  # samples before what lost is tried again; doubles with every loss
+_LONGEST_WAIT = 8192
+_HOPE = 0.7  # of its best time: what would lose even then is not tried
+_USUAL_ANSWER = 256.0  # tokens, before any answer is known
+
+
+class Controller:
+    """What is known of every choice across requests, and what probes have cost. Seconds are by the caller's clock."""
+
+    def __init__(
+        self, stages: int, choices: Sequence[Choice], times: Mapping[str, Times] | None = None, *, width: int = 1
+    ) -> None:
+        """`choices` go from the cheapest to the dearest; `times` are the calibration's. A single choice always runs.
+
+        `width` is that of the frame policy: most tokens of a decode frame.
+        """
+        if not choices:
+            raise ValueError("a controller needs at least one choice")
+        self.choices = tuple(choices)
+        self.stages = stages
+        self._width = width
+        self.current = self.choices[0]  # of whichever request was decided on last
+        self.switches = 0
+        self.probes = 0
+        self.hits = Hits(self.choices, _MEMORY_HORIZON)
+        self.calibrated = times is not None or len(self.choices) == 1
+        self.paces = Paces(self.choices, stages, times or {}, width)
+        self.answer = Average(_USUAL_ANSWER)  # tokens
+        self.wake = {choice: Average(0.0) for choice in self.choices}  # seconds lost before its first draft
+        self._wait = dict.fromkeys(self.choices, _FIRST_WAIT)
+        self._due = dict.fromkeys(self.choices, _FIRST_WAIT)
+        self._last_loss = dict.fromkeys(self.choices, 0.0)  # seconds, of the last probe
+        self._samples = 0
+        self._seconds = 0.0
+        self._lost = 0.0  # seconds, to probes
+
+    def calibrate(self, times: Mapping[str, Times]) -> None:
+        """Takes what was measured before any request."""
+        self.paces = Paces(self.choices, self.stages, times, self._width)
+        self.calibrated = True
+
+    def status(self) -> ControllerStatus:
+        """The choice, and why."""
+        return ControllerStatus(self.current.name, self.predicted(), self.switches, self.probes)
+
+    def begin(self, limit: int) -> "Session":
+        """A request of at most `limit` tokens starts."""
+        return Session(self, limit)
+
+    def predicted(self) -> dict[str, float]:
+        """Tokens a second of every choice, by what was right lately."""
+        return {choice.name: 1.0 / self.paces.seconds(choice, self.hits[choice]) for choice in self.choices}
+
+    def due(self, choice: Choice) -> int:
+        """Samples until `choice` may be tried again."""
+        return self._due[choice] - self._samples
+
+    def affords(self, choice: Choice, seconds: float) -> bool:
+        """Whether a probe of `choice` that should lose `seconds`, or what the last one did, is within the budget."""
+        return self._lost + max(seconds, self._last_loss[choice]) <= _PROBE_SHARE * self._seconds
+
+    def pass_sample(self, seconds: float) -> None:
+        """A sample has arrived, `seconds` after the one before: everything known is older."""
+        self._samples += 1
+        self._seconds += seconds
+        self.hits.age()
+
+    def tried(self, choice: Choice, lost: float, *, won: bool) -> None:
+        """A probe of `choice` has cost `lost` seconds more than going on would have."""
+        self.probes += 1
+        self._lost += max(0.0, lost)
+        self._last_loss[choice] = max(0.0, lost)
+        self._wait[choice] = _FIRST_WAIT if won else min(2 * self._wait[choice], _LONGEST_WAIT)
+        self._due[choice] = self._samples + self._wait[choice]
+
+    def take(self, choice: Choice) -> None:
+        """A request goes on with `choice`."""
+        self.switches += choice is not self.current
+        self.current = choice
+
+
+class Session:
+    """The choice of one request, as it goes.
+
+    A choice that listens is only taken while `listening`, which never comes back: hidden states that were not sent are
+    lost. It ends when no such choice is in use or likely to be tried again before the request ends.
+    """
+
+    def __init__(self, controller: Controller, limit: int) -> None:
+        """Use `Controller.begin`."""
+        self._controller = controller
+        self._hits = controller.hits.copy(_TEXT_HORIZON, _MEMORY_WEIGHT)
+        self._limit = limit
+        self._given = 0
+        self._last: float | None = None
+        self._probe = 0  # samples that the running probe has left
+        self._lost = 0.0  # seconds, to it or to a choice that has not answered yet
+        self._asleep = {choice for choice in controller.choices if choice.listens}  # those that have not answered yet
+        self._settling = 0  # samples that are still of the choice before
+        self.choice = controller.choices[0]
+        self.listening = True
+        self._take(self._best())
+        self._stop_listening()
+
+    def deafen(self) -> None:
+        """Hidden states that `choice` does not need have been lost."""
+        if self.choice.listens:
+            raise ValueError(f"{self.choice.name} is in use, and needs hidden states")
+        self.listening = False
+
+    def foreseen(self, choice: Choice, *, right: bool) -> None:
+        """Whether `choice`, which is not in use, would have been right about the newest token."""
+        self._learn(choice, right=right)
+
+    def answered(self) -> None:
+        """The choice in use has drafted, or has nothing to draft: it keeps up with the text."""
+        if self.choice in self._asleep:
+            self._asleep.remove(self.choice)
+            self._controller.wake[self.choice].add(max(0.0, self._lost))
+
+    def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
+        """`tokens` were verified at `now`, and cost `cycles` pipeline cycles.
+
+        Times count only while the request is `alone`. The first sample of a request is the prompt's.
+        """
+        last, self._last = self._last, now
+        self._given += tokens
+        if last is None:
+            return
+        seconds, full = now - last, cycles < self._controller.stages
+        self._controller.pass_sample(seconds)
+        self._hits.age()
+        if self._probe or self.choice in self._asleep:
+            self._lost += seconds - tokens * min(map(self._seconds, self._others()), default=0.0)
+        if self.choice in self._asleep and (not self._probe or self._controller.affords(self.choice, self._lost)):
+            return
+        if self._settling:
+            self._settling = self._settling - 1 if full else 0
+            return
+        self._learn(self.choice, right=full)
+        if alone:
+            self._controller.paces.add(self.choice, seconds, tokens, full=full)
+        self._decide()
+
+    def end(self) -> None:
+        """The request has ended."""
+        self._controller.answer.add(self._given)
+
+    def _learn(self, choice: Choice, *, right: bool) -> None:
+        self._hits.add(choice, right=right)
+        self._controller.hits.add(choice, right=right)
+
+    def _decide(self) -> None:
+        """Goes on with the running probe, or with the best choice and perhaps a probe."""
+        if self._probe > 1 and self._controller.affords(self.choice, self._lost):
+            self._probe -= 1
+            return
+        tried, lost = (self.choice, self._lost) if self._probe else (None, 0.0)
+        self._probe = 0
+        self._take(self._best())
+        if tried is not None:
+            self._controller.tried(tried, lost, won=self.choice is tried)
+        else:
+            self._try()
+        self._stop_listening()
+
+    def _open(self) -> list[Choice]:
+        return [choice for choice in self._controller.choices if self.listening or not choice.listens]
+
+    def _others(self) -> list[Choice]:
+        return [choice for choice in self._open() if choice is not self.choice]
+
+    def _seconds(self, choice: Choice) -> float:
+        """Seconds a token, with what is lost before its first draft shared among the tokens to come."""
+        seconds = self._controller.paces.seconds(choice, self._hits[choice])
+        if choice in self._asleep and choice is not self.choice:
+            seconds += self._controller.wake[choice].value / max(self._remaining(), 1.0)
+        return seconds
+
+    def _best(self) -> Choice:
+        """The fastest choice; of those that can hardly be told apart the one in use, or the cheapest."""
+
+        def cost(choice: Choice) -> float:
+            rank = self._controller.choices.index(choice)
+            return self._seconds(choice) * (1.0 + _TOO_LITTLE * rank - _HABIT * (choice is self.choice))
+
+        return min(self._open(), key=cost)
+
+    def _take(self, choice: Choice) -> None:
+        if choice is not self.choice:
+            self._lost = 0.0
+            self._settling = 0 if self._last is None else self._controller.stages
+        self.choice = choice
+        self._controller.take(choice)
+
+    def _try(self) -> None:
+        """Begins a probe of the choice that would lose least, of those that are due and not hopeless."""
+        now, controller = self._seconds(self.choice), self._controller
+        due = [choice for choice in self._others() if controller.due(choice) <= 0]
+        due = [choice for choice in due if _HOPE * controller.paces.seconds(choice, 1.0) < now]
+        if not due or self._remaining() < 2 * _PROBE_SAMPLES:
+            return
+        choice = min(due, key=self._seconds)
+        if controller.affords(choice, _PROBE_SAMPLES * (self._seconds(choice) - now)):
+            self._take(choice)
+            self._probe = _PROBE_SAMPLES
+
+    def _remaining(self) -> float:
+        """Tokens that are likely still to come: as many as usual, or as there have been."""
+        return min(self._limit - self._given, max(self._controller.answer.value, self._given))
+
+    def _stop_listening(self) -> None:
+        if not (self._probe or self.choice.listens):
+            listeners = [choice for choice in self._open() if choice.listens]
+            self.listening = any(self._controller.due(choice) < self._remaining() for choice in listeners)

@@ -1,0 +1,58 @@
+"""Asks whichever of a drafter's ways the request's session has chosen, or none of them."""
+
+from collections.abc import Sequence
+
+from speculation.decisions.estimates import Choice
+from speculation.drafters.base import PENDING, Answer, Deciding, Drafter, DrafterWrapper, Start
+from workers.shared.messages import Sampling
+
+
+class SwitchedDrafter(DrafterWrapper):
+    """Wraps a drafter that may have parts. All of them hear what happens, as far as they may be chosen."""
+
+    def __init__(self, inner: Drafter, name: str, choices: Sequence[Choice]) -> None:
+        super().__init__(inner)
+        ways = {name: inner, **inner.parts}
+        self._ways = {choice: ways[choice.name] for choice in choices if choice.name in ways}
+        self._session: Deciding | None = None
+        self._deaf = False
+
+    def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
+        """Takes the session of the request."""
+        self._session = start.session
+        self._inner.begin(prompt, sampling, start)
+        self._deaf = False
+        self._follow()
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        """Tells the session what others than the chosen one would have drafted, where that costs nothing."""
+        session = self._session
+        if session is not None:
+            for choice, way in self._ways.items():
+                if choice is not session.choice and (right := way.foresaw(tokens, count)) is not None:
+                    session.foreseen(choice, right=right)
+        self._follow()
+        self._inner.verified(tokens, count)
+
+    def advance(self) -> bool:
+        """The chosen one's work ahead."""
+        way = self._way()
+        return way is not None and way.advance()
+
+    def draft(self, tokens: Sequence[int]) -> Answer:
+        """The chosen one's answer."""
+        way = self._way()
+        if way is None:
+            return None
+        answer = way.draft(tokens)
+        if answer is not PENDING and self._session is not None:
+            self._session.answered()
+        return answer
+
+    def _way(self) -> Drafter | None:
+        return self._inner if self._session is None else self._ways.get(self._session.choice)
+
+    def _follow(self) -> None:
+        if self._session is not None and not self._session.listening and not self._deaf:
+            self._deaf = True
+            self._inner.deafen()

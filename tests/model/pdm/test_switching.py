@@ -1,0 +1,146 @@
+"""Whatever the controller chooses, and whenever, the tokens and logits are those of plain decoding."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig
+
+from speculation.calibration import load_times, save_times
+from speculation.decisions.controller import Controller, Session
+from speculation.decisions.estimates import Choice, Times
+from speculation.drafters.base import Drafter
+from speculation.drafters.combined import CombinedDrafter
+from speculation.drafters.ngram import NgramDrafter
+from speculation.drafters.none import NoDrafter
+from speculation.drafters.pdm import PdmDrafter
+from speculation.drafters.switched import SwitchedDrafter
+from speculation.pdm.runtime import DraftRuntime
+from speculation.pdm.target import read_head, read_tensor
+from tests.harness import inproc_endpoints, local_engine
+from tests.model.identity import RecordingSampler, one_thread, recorded_logits
+from tests.model.pdm.modules import random_module
+from workers.shared.config import DrafterConfig, EngineConfig
+from workers.shared.emulation import Emulation
+from workers.shared.messages import Sampling, Tap
+from workers.shared.model_files.tensor_sizes import EMBEDDING
+
+ANCHORS = (0, 3, 5, 9, 12)
+SPLIT = (6, 5, 5)
+CAPACITY = 512
+CHOICES = (
+    Choice("none"),
+    Choice("ngram", 0.3),
+    Choice("pdm+ngram", 0.6, "module", listens=True),
+    Choice("pdm", 0.6, "module", listens=True),
+)
+GREEDY = Sampling(seed=0, temperature=0)
+
+
+class Fickle(Session):
+    """Changes its mind at random, and stops listening at a random moment."""
+
+    def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
+        rng = random.Random(f"{self._given} {now}")
+        super().sampled(now, cycles, tokens, alone=alone)
+        self.choice = rng.choice(self._open())
+        if not self.choice.listens and rng.random() < 0.1:
+            self.listening = False
+
+
+class FickleController(Controller):
+    def begin(self, limit: int) -> Session:
+        return Fickle(self, limit)
+
+
+class CountedPdm(PdmDrafter):
+    """Counts what it hears and is asked."""
+
+    taps = 0
+    asked = 0
+
+    def tap(self, tap: Tap) -> None:
+        self.taps += 1
+        super().tap(tap)
+
+    def advance(self) -> bool:
+        self.asked += 1
+        return super().advance()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def modules(tiny_model: Path) -> list[CountedPdm]:
+    """One a slot; the module has the target's own head, so that some of its drafts are right."""
+    made = random_module(AutoConfig.from_pretrained(tiny_model), anchors=ANCHORS)
+    made.take_head(read_head(tiny_model).float())
+    made.eval().requires_grad_(False)
+    embedding = read_tensor(tiny_model, EMBEDDING).float()
+    return [CountedPdm(DraftRuntime(made, SPLIT, CAPACITY), embedding, made, CAPACITY) for _ in range(2)]
+
+
+def test_tokens_and_logits_do_not_depend_on_the_choice(tiny_model: Path, modules: list[CountedPdm]) -> None:
+    prompts = [[40, 41, 42, 40, 41, 42, 40, 41] * 12, [40, 41, 42] * 9, [7, 8, 9] * 30 + [5], [7, 8, 9] * 30 + [6]]
+    controller = FickleController(3, CHOICES, {choice.name: Times(0.01, 0.03) for choice in CHOICES})
+    settings = {"max_model_len": CAPACITY, "prefill_chunk": 16}
+
+    def switched(slot: int) -> Drafter:
+        both = CombinedDrafter(modules[slot], NgramDrafter(6, 1), module_delays_stages=True)
+        return SwitchedDrafter(both, "pdm+ngram", CHOICES)
+
+    with recorded_logits(), local_engine(tiny_model, SPLIT, ANCHORS[1:], controller=controller, **settings) as engine:
+        for prompt in [*prompts, *prompts[::-1]]:
+            for sampling in (GREEDY, Sampling(seed=3, top_k=200)):
+                engine.drafting.use(NoDrafter())
+                RecordingSampler.seen = {}
+                plain, logits = engine.client.generate(prompt, 24, sampling), RecordingSampler.seen
+                engine.drafting.use(switched)
+                RecordingSampler.seen = {}
+                result = engine.client.generate(prompt, 24, sampling)
+                assert result.tokens == plain.tokens
+                assert all((RecordingSampler.seen[at] == logits[at]).all() for at in logits)
+        assert controller.status().switches > 20
+
+
+def test_quiet_means_that_nothing_is_sent_nor_computed(tiny_model: Path, modules: list[CountedPdm]) -> None:
+    times = {choice.name: Times(0.5, 1.0) if choice.listens else Times(0.005, 0.01) for choice in CHOICES}
+    controller = Controller(3, CHOICES, times)
+    for choice in CHOICES[2:]:
+        controller.tried(choice, 1e9, won=False)  # and is not to be tried for a long time
+        controller.tried(choice, 1e9, won=False)
+
+    def switched(slot: int) -> Drafter:
+        both = CombinedDrafter(modules[slot], NgramDrafter(6, 1), module_delays_stages=True)
+        return SwitchedDrafter(both, "pdm+ngram", CHOICES)
+
+    before = [(module.taps, module.asked) for module in modules]
+    with local_engine(tiny_model, SPLIT, ANCHORS[1:], controller=controller, max_model_len=CAPACITY) as engine:
+        engine.drafting.use(switched)
+        engine.client.generate([40, 41, 42] * 30, 40)
+    assert [(module.taps, module.asked) for module in modules] == before
+
+
+def test_calibration_measures_the_pipeline_before_it_serves_and_is_kept(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ECHELON_CACHE", str(tmp_path))
+    controller = Controller(4, CHOICES[:2])
+    with local_engine(tiny_model, (4, 4, 4, 4), controller=controller, emulate=Emulation(stage_ms=20)) as engine:
+        result = engine.client.generate([1, 2, 3], 5, GREEDY)
+        assert len(result.tokens) == 5
+        assert controller.calibrated
+        assert controller.predicted()["none"] < 1 / 0.08  # four stages of 20 ms, one after the other
+        assert controller.paces.seconds(CHOICES[1], 1.0) < controller.paces.seconds(CHOICES[0], 0.0)
+        assert engine.client.status().stats.counts.cycles <= 4 * 5  # those of the request, and no others
+
+    config = EngineConfig("model", (8, 8), inproc_endpoints(2), 64, drafter=DrafterConfig("ngram"))
+    assert load_times(config) is None
+    save_times(config, {"none": Times(0.01, 0.02)})
+    assert load_times(config) == {"none": Times(0.01, 0.02)}
+    assert load_times(EngineConfig("model", (8, 8), inproc_endpoints(2), 64, threads=2)) is None
