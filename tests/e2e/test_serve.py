@@ -200,8 +200,7 @@ def test_a_start_that_hangs_is_given_up_and_its_flag_named(tmp_path: Path) -> No
     wait_until(lambda: bool(stage()), 120)
     os.kill(stage()[-1], signal.SIGSTOP)
     assert launcher.wait(120) == 2
-    assert "not ready" in log.read_text()
-    assert "--ready-timeout 10" in log.read_text().splitlines()[-1]
+    assert "after --ready-timeout 10 s" in log.read_text()  # by rank 0, with the stage, or by the launcher
 
 
 @pytest.mark.parametrize(
