@@ -61,6 +61,7 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     """Metrics of one `Status` and the rates that go with it."""
     yield _gauge("num_requests_running", "Sequences in the pipeline", status.running)
     yield _gauge("num_requests_waiting", "Sequences queued in the engine", status.waiting)
+    yield _credits(status.credits)
     yield from _counters(status.stats.counts, "speculation_")
     yield _hits(status.stats.counts)
     yield from _counters(status.stats)
@@ -70,6 +71,17 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     yield from _rates(figures)
     yield from _stages(status.stages)
     yield _info(status.info)
+
+
+def _credits(in_use: Mapping[str, int]) -> Metric:
+    metric = GaugeMetricFamily(
+        "echelon:credits_in_use",
+        "Frames in flight: with verified tokens, drafts, or pieces of prompts",
+        labels=["kind"],
+    )
+    for kind, count in in_use.items():
+        metric.add_metric([kind], count)
+    return metric
 
 
 def _controller(controller: ControllerStatus) -> Iterator[Metric]:

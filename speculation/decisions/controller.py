@@ -142,11 +142,12 @@ class Session:
     def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
         """`tokens` were verified at `now`, and cost `cycles` pipeline cycles.
 
-        Times count only while the request is `alone`. The first sample of a request is the prompt's.
+        Beside other requests, which have credits of their own, neither times nor cycles say anything of a choice: the
+        one that is in use stays until the request is `alone` again. The first sample of a request is the prompt's.
         """
         last, self._last = self._last, now
         self._given += tokens
-        if last is None:
+        if last is None or not alone:
             return
         seconds, full = now - last, cycles < self._controller.stages
         self._controller.pass_sample(seconds)
@@ -159,8 +160,7 @@ class Session:
             self._settling = self._settling - 1 if full else 0
             return
         self._learn(self.choice, right=full)
-        if alone:
-            self._controller.paces.add(self.choice, seconds, tokens, full=full)
+        self._controller.paces.add(self.choice, seconds, tokens, full=full)
         self._decide()
 
     def end(self) -> None:
