@@ -25,7 +25,7 @@ from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.shared.progress import Progress
 from workers.shared.time_slices import settle
-from workers.stage.channel import open_channel
+from workers.stage.channel import LinkChannel, open_channel
 from workers.stage.compiler import GrammarCompiler
 from workers.stage.loop import Stage
 from workers.stage.parts import Layers, StageParts
@@ -52,6 +52,8 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         started = time.monotonic()
         shard = load_shard(config, index)
         edges = make_edges(index, shard, lambda: channel.orphaned)
+        if isinstance(channel, LinkChannel) and isinstance(edges[0], UnixInbound):
+            channel.wake_for(edges[0].wait)
         settle()
         timings = StageTimings()
         parts = StageParts(shard, channel, *edges)

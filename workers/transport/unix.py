@@ -89,6 +89,10 @@ class UnixInbound:
         flat = torch.frombuffer(bytearray(message[HEADER.size :]), dtype=self._dtype)
         return flat.view(len(frame.tokens), self._hidden_size).to(self._device)
 
+    def wait(self, seconds: float) -> bool:
+        """Whether a tensor, or the sender's end, arrives within `seconds`."""
+        return self._link is not None and self._link.wait(seconds)
+
     def close(self) -> None:
         """See `Inbound`."""
         self._listener.close()
