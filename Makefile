@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help install serve test lint format types contracts unit options constraints clean
+.PHONY: help install serve test lint format types contracts unit options models constraints clean
 
 help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
@@ -15,6 +15,7 @@ help:
 	@echo "make unit                 the tests that need neither torch nor processes (seconds)"
 	@echo "make format               format the code and mend what the linter can mend"
 	@echo "make options              write docs/options.md from the declarations"
+	@echo "make models               write docs/models.md from the tables that decide what is served"
 	@echo "make constraints          pin what is installed now"
 
 install: $(INSTALLED)
@@ -53,6 +54,9 @@ unit: $(INSTALLED)
 
 options: $(INSTALLED)
 	$(BIN)/python -m tests.options_page > docs/options.md
+
+models: $(INSTALLED)
+	$(BIN)/python -m tests.models_page > docs/models.md
 
 constraints: $(INSTALLED)
 	{ head -n 1 constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new

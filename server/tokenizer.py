@@ -5,11 +5,13 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.end_tokens import read_end_tokens
+from workers.shared.model_files.end_tokens import read_end_tokens, token_content
+from workers.shared.model_files.json_file import read_optional_json
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_MARK = "\u2581"  # stands for a space in SentencePiece vocabularies
@@ -43,6 +45,10 @@ class ModelTokenizer:
         self._data = data
         self._bytes = byte_level_table() if "ByteLevel" in json.dumps(data.get("decoder")) else None
         self.eos_ids = read_end_tokens(folder)
+        config = read_optional_json(folder / "tokenizer_config.json")
+        self.config: dict[str, Any] = {
+            name: token_content(value) if name.endswith("_token") else value for name, value in config.items()
+        }
 
     @cached_property
     def _plain(self) -> Tokenizer:

@@ -169,6 +169,7 @@ class Engine:
             return  # it followed a rejected draft, or belongs to a request that has ended
         cycles = schedule.counts.cycles
         step = schedule.sample(sample)
+        stream.prompt_logprobs += sample.prompt_logprobs
         self._channels.announce(step.control)
         if step.tokens:
             self._stats.verified(step, stream.since_last_sample())
@@ -198,7 +199,9 @@ class Engine:
             finish=step.finish,
             counts=schedule.counts if step.finish is not None else None,
             cached=schedule.reused if 0 < schedule.outputs == len(step.tokens) else 0,
+            prompt_logprobs=stream.prompt_logprobs,
         )
+        stream.prompt_logprobs = []
         self._answer(stream.request.client, message)
 
     def _give_up(self, stream: Stream, error: str) -> None:
@@ -255,11 +258,12 @@ class Engine:
         request = self._queue.popleft()
         session = self._controller.begin(request.generate.max_tokens)
         schedules = [stream.schedule for stream in self._streams]
+        scored = request.generate.sampling.prompt_logprobs is not None  # which takes every frame of the prompt
         slot, reused = choose_slot(
             schedules,
             self._least_recent,
             request.generate.prompt,
-            lambda slot: self._drafters[slot].kept() if session.choice.listens else None,
+            lambda slot: 0 if scored else self._drafters[slot].kept() if session.choice.listens else None,
         )
         kept = self._drafters[slot].kept()
         if kept is not None and kept < reused:

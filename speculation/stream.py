@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from speculation.decisions.schedule import Schedule, Step
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.frames import Frame
-from workers.shared.messages import Generate, Open, Rollback
+from workers.shared.messages import Generate, Open, Rollback, TokenLogprobs
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Stream:
         self.schedule = schedule
         self.drafter = drafter
         self.request: Request | None = None
+        self.prompt_logprobs: list[TokenLogprobs] = []  # those that the client has not been given
         self.session: Deciding | None = None
         self._open_drafts: dict[int, Draft] = {}  # those not verified yet, by position
         self._last_sample_ns: int | None = None
@@ -37,6 +38,7 @@ class Stream:
         """Takes a request on, `reused` positions of whose prompt are in the slot; returns what the stages must hear."""
         generate, schedule = request.generate, self.schedule
         self.request = request
+        self.prompt_logprobs = []
         self.session = session
         self._open_drafts.clear()
         self._last_sample_ns = None

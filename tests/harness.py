@@ -72,6 +72,7 @@ class Result:
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish: str | None = None
     error: str | None = None
     counts: SpeculationCounts | None = None
@@ -128,6 +129,7 @@ class Client:
                 return result
             result.tokens += message.tokens
             result.logprobs += message.logprobs
+            result.prompt_logprobs += message.prompt_logprobs
             result.cached += message.cached
             if message.finish is not None:
                 result.finish, result.counts = message.finish, message.counts

@@ -142,7 +142,11 @@ class StubEngine:
         counts = None if finish is None else SpeculationCounts(cycles=running.sent)
         if finish is not None:
             queue.popleft()
-        self._send(socket, running.peer, Tokens(request.id, tokens, logprobs, finish, counts))
+        asked = request.sampling.prompt_logprobs
+        first = running.sent == len(tokens) and asked is not None
+        ahead = [_logprobs(token, asked or 0) for token in request.prompt[1:]] if first else []
+        message = Tokens(request.id, tokens, logprobs, finish, counts, prompt_logprobs=ahead)
+        self._send(socket, running.peer, message)
 
     def status(self, number: int, open_requests: int) -> Status:
         """Figures that depend on the number of the probe alone."""

@@ -3,14 +3,16 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 from msgspec import UNSET, UnsetType
 
 from server.engine.client import DeadlineExceeded, EngineUnavailable
-from server.output.assembler import Assembler, Delta
+from server.output.assembler import Assembler, Delta, shown_prompt
 from server.preparation.sequences import PreparedRequest
 from server.protocol.completion_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from server.service import Service
+from workers.shared.messages import Tokens
 
 log = logging.getLogger("echelon.request")
 
@@ -41,6 +43,8 @@ class Generation:
             )
             for index, generate in enumerate(request.generates)
         }
+        self._decode = decode
+        self._begun: set[str] = set()  # choices whose first message has come
         self._first_token: dict[str, float] = {}
         self._last_token: dict[str, float] = {}
         self._failure: Exception | None = None
@@ -62,7 +66,7 @@ class Generation:
                     continue  # what was on its way when a stop string ended the choice
                 if message.finish == "abort":
                     raise EngineUnavailable("the engine has aborted the request")
-                delta = choice.push(message.tokens, message.logprobs, message.finish)
+                delta = self._push(message)
                 if delta.index % self.request.n == 0:  # a prompt counts once, however many choices it has
                     self._cached += message.cached
                 if choice.stopped_early:
@@ -73,6 +77,16 @@ class Generation:
             # Whatever it is, the choices that had not ended have failed; the caller reports it.
             self._failure = error
             raise
+
+    def _push(self, message: Tokens) -> Delta:
+        choice, request = self._choices[message.id], self.request
+        tokens = [] if request.echo_only else message.tokens
+        delta = choice.push(tokens, message.logprobs, message.finish)
+        if not request.echoes_logprobs or message.id in self._begun:
+            return delta
+        self._begun.add(message.id)
+        prompt = request.generates[delta.index].prompt
+        return replace(delta, prompt=shown_prompt(prompt, message.prompt_logprobs, self._decode))
 
     @property
     def usage(self) -> Usage:

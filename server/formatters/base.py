@@ -25,6 +25,7 @@ class Output:
 
     parts: list[Part] = field(default_factory=list)
     tokens: list[ShownToken] = field(default_factory=list)
+    prompt: Sequence[ShownToken] = ()
     finish: str | None = None
 
     @property
@@ -36,6 +37,7 @@ class Output:
         """Adds the next delta of this choice."""
         self.parts = merge([*self.parts, *delta.parts])
         self.tokens += delta.tokens
+        self.prompt = self.prompt or delta.prompt
         self.finish = delta.finish or self.finish
 
 

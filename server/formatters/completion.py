@@ -12,11 +12,11 @@ from server.protocol.completion_objects import Completion, CompletionChoice, Usa
 
 
 class CompletionFormat(DataStream):
-    """/v1/completions; `top_logprobs` says whether the most likely tokens were asked for."""
+    """/v1/completions; `logprobs` says of how many of the most likely tokens they were asked for, if at all."""
 
-    def __init__(self, envelope: Envelope, *, top_logprobs: bool) -> None:
+    def __init__(self, envelope: Envelope, *, logprobs: int | None) -> None:
         self._envelope = envelope
-        self._top_logprobs = top_logprobs
+        self._logprobs = logprobs
 
     def opening(self, usage: ChunkUsage) -> list[Completion]:
         """The text and the tokens of each choice's prompt, if they were asked for."""
@@ -42,7 +42,7 @@ class CompletionFormat(DataStream):
 
     def chunks(self, delta: Delta, usage: ChunkUsage) -> list[Completion]:
         """One chunk, unless there is nothing to tell."""
-        choice = self._choice(delta.index, Output(delta.parts, delta.tokens, delta.finish))
+        choice = self._choice(delta.index, Output(delta.parts, delta.tokens, delta.prompt, delta.finish))
         if not delta.text and delta.finish is None and choice.logprobs is None and not choice.token_ids:
             return []
         return [self._response([choice], usage)]
@@ -53,7 +53,7 @@ class CompletionFormat(DataStream):
 
     def whole(self, outputs: Sequence[Output], usage: Usage) -> Completion:
         """The response that is not streamed."""
-        choices = [self._choice(index, output, self._prompt_text(index)) for index, output in enumerate(outputs)]
+        choices = [self._choice(index, output, repeat=True) for index, output in enumerate(outputs)]
         if self._envelope.request.return_token_ids:
             generates = self._envelope.request.generates
             choices = [
@@ -66,10 +66,16 @@ class CompletionFormat(DataStream):
         request = self._envelope.request
         return "" if request.echo is None else request.echo[index // request.n]
 
-    def _choice(self, index: int, output: Output, before: str = "") -> CompletionChoice:
-        envelope = self._envelope
-        logprobs = completion_logprobs(output.tokens, envelope.tokenizer, self._top_logprobs) if output.tokens else None
-        return CompletionChoice(index, before + output.text, logprobs, output.finish, envelope.token_ids(output.tokens))
+    def _choice(self, index: int, output: Output, *, repeat: bool = False) -> CompletionChoice:
+        """`repeat` says to begin with the prompt, if it was asked for."""
+        envelope, before = self._envelope, self._prompt_text(index)
+        logprobs = None
+        if self._logprobs is not None and (output.prompt or output.tokens):
+            logprobs = completion_logprobs(
+                output.prompt, output.tokens, envelope.tokenizer, top=self._logprobs > 0, start=len(before)
+            )
+        text = before + output.text if repeat else output.text
+        return CompletionChoice(index, text, logprobs, output.finish, envelope.token_ids(output.tokens))
 
     def _response(self, choices: list[CompletionChoice], usage: ChunkUsage) -> Completion:
         envelope = self._envelope

@@ -26,6 +26,7 @@ class Delta:
     parts: list[Part]
     tokens: list[ShownToken]
     finish: str | None  # "stop", "length" or "tool_calls", with the last delta of the choice
+    prompt: Sequence[ShownToken] = ()  # the prompt's tokens, where their logprobs were asked for; with the first delta
 
     @property
     def text(self) -> str:
@@ -106,3 +107,15 @@ class Assembler:
 
     def _show(self, piece: str) -> str:
         return piece if self.count <= self._min_tokens else self._matcher.push(piece)
+
+
+def shown_prompt(
+    prompt: Sequence[int], logprobs: Sequence[TokenLogprobs], decode: Callable[[Sequence[int]], str]
+) -> list[ShownToken]:
+    """The tokens of a prompt with the logprobs that all but the first of them have."""
+    detokenizer = Detokenizer(decode)
+    shown = []
+    for token, known in zip(prompt, (None, *logprobs), strict=True):
+        shown.append(ShownToken(token, detokenizer.length, known))
+        detokenizer.push(token)
+    return shown

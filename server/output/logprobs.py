@@ -29,19 +29,29 @@ def chat_logprobs(shown: Sequence[ShownToken], tokenizer: ModelTokenizer) -> Cha
     return ChatLogprobs(content)
 
 
-def completion_logprobs(shown: Sequence[ShownToken], tokenizer: ModelTokenizer, top: bool) -> CompletionLogprobs | None:
-    """In the shape of plain completions; `top` says whether the most likely tokens were asked for."""
-    tokens, chosen, offsets, tops = [], [], [], []
-    for item in shown:
-        if item.logprobs is None:
-            return None
+def completion_logprobs(
+    prompt: Sequence[ShownToken], shown: Sequence[ShownToken], tokenizer: ModelTokenizer, *, top: bool, start: int
+) -> CompletionLogprobs:
+    """In the shape of plain completions; `top` says whether the most likely tokens were asked for.
+
+    `start` is where the text of `shown` begins, in characters: after that of a prompt that is repeated.
+    """
+    tokens: list[str] = []
+    chosen: list[float | None] = []
+    tops: list[dict[str, float] | None] = []
+    for item in (*prompt, *shown):
         text = tokenizer.token_text(item.token)
         tokens.append(text)
-        chosen.append(_finite(item.logprobs.logprob))
-        offsets.append(item.offset)
+        if item.logprobs is None:
+            chosen.append(None)
+            tops.append(None)
+            continue
+        logprob = _finite(item.logprobs.logprob)
+        chosen.append(logprob)
         most_likely = {tokenizer.token_text(token): _finite(logprob) for token, logprob in item.logprobs.top}
         # OpenAI lists the chosen token even where it is not among the most likely ones.
-        tops.append({text: chosen[-1]} | most_likely)
+        tops.append({text: logprob} | most_likely)
+    offsets = [*(item.offset for item in prompt), *(start + item.offset for item in shown)]
     return CompletionLogprobs(tokens, chosen, tops if top else None, offsets)
 
 

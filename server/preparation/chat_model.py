@@ -64,6 +64,12 @@ class ChatModels:
         templates = load_templates(folder, file)
         return cls({name: ChatModel.of(template, tokenizer, wanted) for name, template in templates.items()})
 
+    @property
+    def default_source(self) -> str | None:
+        """Of the default template, if there is one."""
+        default = self._by_name.get(_DEFAULT)
+        return None if default is None else default.prompts.source
+
     def choose(self, name: str | None, *, tools: bool) -> ChatModel:
         """By the name that a request gives, else as Hugging Face chooses: by whether there are `tools`.
 

@@ -27,6 +27,11 @@ class ChatPrompts:
         self._template = template
         self._finder = LiteralFinder(tuple(tokenizer.control_tokens))
 
+    @property
+    def source(self) -> str:
+        """Of the template."""
+        return self._template.source
+
     def encode(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True, extra: Mapping[str, Any] | None = None
     ) -> list[int]:

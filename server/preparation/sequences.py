@@ -41,6 +41,8 @@ class PreparedRequest:
     continues: bool  # the text goes on where the prompt ends; else it begins anew, as a message does
     reading: Reading = PLAIN
     echo: list[str] | None = None  # text of each prompt, to be repeated before the answer
+    echoes_logprobs: bool = False  # of the prompts' tokens
+    echo_only: bool = False  # nothing is to come after the prompt; the engine makes a token all the same
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -89,8 +91,15 @@ def prepared_completion(
             raise bad_request("'prompt' must hold at least one token", "prompt")
         if not all(0 <= token < limits.vocab_size for token in prompt):
             raise bad_request(f"'prompt' has token ids outside 0..{limits.vocab_size - 1}", "prompt")
-    budget = Budget("prompt", "max_tokens", body.max_tokens, default=_COMPLETION_MAX_TOKENS)
-    return _prepared(body, request_id, prompts, budget, body.logprobs, limits, draw_seed, restriction)
+    if body.max_tokens == 0 and not body.echo:
+        raise bad_request("'max_tokens' can be 0 only together with 'echo'", "max_tokens")
+    asked = None if body.max_tokens is None else max(1, body.max_tokens)
+    budget = Budget("prompt", "max_tokens", asked, default=_COMPLETION_MAX_TOKENS)
+    prompt_logprobs = body.logprobs if body.echo else None
+    prepared = _prepared(
+        body, request_id, prompts, budget, body.logprobs, limits, draw_seed, restriction, prompt_logprobs
+    )
+    return replace(prepared, echoes_logprobs=prompt_logprobs is not None, echo_only=body.max_tokens == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +142,12 @@ def _prepared(
     limits: Limits,
     draw_seed: Callable[[], int],
     restriction: Restriction | None,
+    prompt_logprobs: int | None = None,
 ) -> PreparedRequest:
     if body.stream_options is not None and not body.stream:
         raise bad_request("'stream_options' needs 'stream' to be true", "stream_options")
     max_tokens = [budget.tokens(len(prompt), limits.max_model_len) for prompt in prompts]
-    sampling = _sampling(body, logprobs, limits)
+    sampling = msgspec.structs.replace(_sampling(body, logprobs, limits), prompt_logprobs=prompt_logprobs)
     if restriction is not None:
         _check_restricted(body, restriction, limits)
         sampling = msgspec.structs.replace(sampling, grammar=restriction.grammar)

@@ -77,11 +77,11 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """Logprobs in the shape of plain completions: one entry a token in each list."""
+    """Logprobs in the shape of plain completions: one entry a token in each list, null for a prompt's first."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]  # characters, from the start of the choice's text
 
 

@@ -137,8 +137,8 @@ class CompletionRequest(SamplingFields):
     """Body of POST /v1/completions. Control tokens written in `prompt` are parsed: the caller owns the whole text."""
 
     prompt: Annotated[list[str | list[int]], PlainValidator(_prompts)]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-
     echo: bool | None = None
 
     best_of: Any = None

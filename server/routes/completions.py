@@ -7,7 +7,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.answering.answer import answer
-from server.errors import bad_request
 from server.formatters.base import Envelope
 from server.formatters.completion import CompletionFormat
 from server.protocol.requests import CompletionRequest
@@ -22,14 +21,10 @@ def completion_router(service: Service) -> APIRouter:
     async def create_completion(request: Request, body: CompletionRequest) -> Response:
         arrived = service.clock()
         service.check_model(body.model)
-        if body.echo and body.logprobs is not None:
-            raise bad_request(
-                "'echo' cannot be combined with 'logprobs': there are none of the prompt; remove one", "echo"
-            )
         size = len(await request.body())
         prepared = await service.preparation.completion(body, size, service.limits(), f"cmpl-{uuid4().hex}")
         envelope = Envelope(prepared, body.model, service.tokenizer, service.rehearsal)
-        form = CompletionFormat(envelope, top_logprobs=bool(body.logprobs))
+        form = CompletionFormat(envelope, logprobs=body.logprobs)
         return await answer(service, request, prepared, form, arrived)
 
     return router

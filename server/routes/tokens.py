@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, as vLLM spells them."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info, as vLLM spells them."""
 
 import asyncio
 from typing import Annotated, Any
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter
 from pydantic import Field
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from server.errors import bad_request
 from server.preparation.intent import ChatIntent
@@ -73,6 +73,11 @@ def tokens_router(service: Service) -> APIRouter:
         if any(token >= vocab_size for token in body.tokens):
             raise bad_request(f"'tokens' has ids outside 0..{vocab_size - 1}", "tokens")
         return _json(Detokenized(await asyncio.to_thread(service.tokenizer.decode_all, body.tokens)))
+
+    @router.get("/tokenizer_info")
+    async def tokenizer_info() -> Response:
+        described = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": None, **service.tokenizer.config}
+        return JSONResponse(described | {"chat_template": service.preparation.chat_models.default_source})
 
     return router
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from speculation.bench.analysis.cells import Answer
-from speculation.bench.processes import Question
+from speculation.bench.processes import GenerateQuestion
+from workers.model.reference import load_reference
 from workers.prepare.prepare import prepare
 from workers.shared.lifecycle import die_with_parent
 
@@ -45,14 +46,14 @@ class Baseline:
     def __init__(self, folder: Path, dtype: torch.dtype, device: str) -> None:
         self._device = device
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        model: Any = load_reference(folder, dtype)
         self._model = model.to(device).eval()
         defaults = self._model.generation_config
         self._end, self._pad = defaults.eos_token_id, defaults.pad_token_id
         # What the model suggests for sampling would otherwise be merged into what is asked for.
         self._model.generation_config = _generation_config()
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: GenerateQuestion) -> Answer:
         """Generates with the model's chat template and end tokens."""
         message = [{"role": "user", "content": question.text}]
         clock = Clock()
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = "cpu" if options.device == "cpu" else options.device.partition(",")[0]
     dtype = options.dtype if options.dtype != "auto" else ("float32" if device == "cpu" else "bfloat16")
     baseline = Baseline(prepare(options.model), getattr(torch, dtype), device)
-    decoder = msgspec.json.Decoder(Question)
+    decoder = msgspec.json.Decoder(GenerateQuestion)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin.buffer:

@@ -151,7 +151,7 @@ class Served:
         return f"http://127.0.0.1:{self._port}{path}"
 
 
-class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GenerateQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the Hugging Face process is asked, as one line of JSON."""
 
     question: str
@@ -182,7 +182,7 @@ class HuggingFace:
     def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
         """Answers one prompt with `generate`."""
         settings = self._settings
-        question = Question(
+        question = GenerateQuestion(
             question=prompt.question,
             text=prompt.text,
             max_tokens=max_tokens,

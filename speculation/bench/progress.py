@@ -33,7 +33,7 @@ class Forecast:
         return left
 
 
-class Progress:
+class AnswerBar:
     """A bar of answers, with the time that is left."""
 
     def __init__(self, starts: int, answers: int) -> None:
@@ -60,7 +60,7 @@ class Progress:
         if left is not None:
             self._bar.set_postfix_str(f"about {tqdm.format_interval(left)} left")
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "AnswerBar":
         return self
 
     def __exit__(

@@ -9,7 +9,7 @@ import msgspec
 from workers.shared.errors import ConfigError
 
 
-class Question(msgspec.Struct, frozen=True):
+class DataSetLine(msgspec.Struct, frozen=True):
     """One line of a data set; other fields are ignored."""
 
     question_id: int | str
@@ -56,7 +56,7 @@ def _read(file: Path, limit: int | None, seed: int) -> list[Prompt]:
         if len(prompts) == limit:
             break
         try:
-            question = msgspec.json.decode(line, type=Question)
+            question = msgspec.json.decode(line, type=DataSetLine)
         except msgspec.MsgspecError as error:
             raise ConfigError(f"{file}, line {number}: {error}") from error
         if not question.turns or not question.turns[0]:

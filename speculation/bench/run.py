@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
-from pathlib import Path
 
+import psutil
 from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Answer, Cell, CellKey, Folder
@@ -17,7 +17,7 @@ from speculation.bench.configuration import Contender, Settings, devices
 from speculation.bench.energy import Meter
 from speculation.bench.near_ties import Branch, proven
 from speculation.bench.processes import Running
-from speculation.bench.progress import Progress
+from speculation.bench.progress import AnswerBar
 from speculation.bench.prompts import DataSet, Prompt
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
@@ -58,7 +58,7 @@ def run(work: Work, folder: Folder, start: Start, meter: MeterOf = lambda _: Non
     pending = [key for group in work.groups for one in group for key in work.keys(one) if not folder.has(key)]
     sizes = {data_set.name: len(data_set.prompts) for data_set in work.data_sets}
     starts = len({key.contender for key in pending})
-    with Progress(starts, sum(sizes[key.dataset] for key in pending)) as progress:
+    with AnswerBar(starts, sum(sizes[key.dataset] for key in pending)) as progress:
         for group in work.groups:
             waiting = [one for one in group if any(not folder.has(key) for key in work.keys(one))]
             while waiting:
@@ -134,7 +134,7 @@ def _snapshots(lanes: Sequence[_Lane]) -> list[Status | None]:
         return list(pool.map(lambda lane: lane.running.snapshot(), lanes))
 
 
-def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: Progress) -> None:
+def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: AnswerBar) -> None:
     for repeat in range(work.repeats):
         for temperature in work.temperatures:
             for data_set in work.data_sets:
@@ -147,7 +147,7 @@ def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: Progr
 
 
 def _block(
-    work: Work, folder: Folder, todo: Sequence[tuple[_Lane, CellKey]], data_set: DataSet, progress: Progress
+    work: Work, folder: Folder, todo: Sequence[tuple[_Lane, CellKey]], data_set: DataSet, progress: AnswerBar
 ) -> None:
     """One data set at one temperature. The order of the methods turns with every prompt, so that none has a place."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -207,8 +207,4 @@ def _near_ties(lane: _Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet
 
 def available_bytes() -> int:
     """Memory that new processes could have."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    raise ConfigError("/proc/meminfo has no MemAvailable; echelon bench needs Linux")
+    return int(psutil.virtual_memory().available)

@@ -72,10 +72,6 @@ class FeatureMap:
         owned = self.available(depth)
         return max(index for index, anchor in enumerate(self.anchors) if anchor <= owned)
 
-    def shallowest(self, kind: int) -> int:
-        """Smallest depth of feature type `kind`; stages + 1 where no depth has it."""
-        return next((depth for depth in range(self.stages + 1) if self.kind(depth) == kind), self.stages + 1)
-
     def kinds(self) -> tuple[int, ...]:
         """Feature type of each depth 0..n."""
         return tuple(self.kind(depth) for depth in range(self.stages + 1))

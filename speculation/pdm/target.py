@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
+from workers.model.checkpoint import Checkpoint
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
 from workers.shared.model_files.json_file import read_json
@@ -32,16 +32,8 @@ def target_name(folder: Path) -> str:
 
 
 def read_tensor(folder: Path, name: str) -> Tensor:
-    """One tensor of a safetensors model folder, in its stored dtype; raises `ConfigError` where no file has it."""
-    file = tensor_files(folder).get(name)
-    if file is None:
-        raise ConfigError(f"{folder}: no tensor {name!r} in this checkpoint")
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            tensor: Tensor = tensors.get_tensor(name)
-    except SafetensorError as error:
-        raise ConfigError(f"{file}: {error}") from error
-    return tensor
+    """One tensor of a model folder, unpacked, in its stored dtype; raises `ConfigError` where no file has it."""
+    return Checkpoint(folder).tensor(name)
 
 
 def read_head(folder: Path) -> Tensor:

@@ -47,7 +47,7 @@ class Box(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slow_link: str | None
 
 
-class Model(_Sourced, frozen=True):
+class ModelPreset(_Sourced, frozen=True):
     """A decoder-only model."""
 
     layers: int
@@ -68,7 +68,7 @@ class Efficiency(_Sourced, frozen=True):
     share: float
 
 
-class Costs(_Sourced, frozen=True):
+class AssumedCosts(_Sourced, frozen=True):
     """What every frame costs beside computing, microseconds."""
 
     control_us: float
@@ -92,10 +92,10 @@ class Presets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: dict[str, Gpu]
     links: dict[str, Link]
     boxes: dict[str, Box]
-    models: dict[str, Model]
+    models: dict[str, ModelPreset]
     weights: dict[str, Weights]
     efficiency: Efficiency
-    costs: Costs
+    costs: AssumedCosts
     public_tensor_parallel: list[PublicFigure]
 
 

@@ -8,10 +8,11 @@ from typing import Any, Protocol, cast
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from speculation.pdm.module import capped
 from speculation.training.examples.data import Example
+from workers.model.reference import load_reference
 from workers.shared.errors import ConfigError
 
 _HEAD_ROWS = 512  # rows of full-vocabulary logits at a time
@@ -40,7 +41,7 @@ def load_target(folder: Path, dtype: torch.dtype, device: torch.device | str) ->
     """The whole frozen target, for training and distillation only; raises `ConfigError` where it cannot be loaded."""
     try:
         # The dtype is given here and not to `to`: rotary frequencies must stay in float32.
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        model: Any = load_reference(folder, dtype)
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"{folder}: the target cannot be loaded: {error}") from error
     frozen: PreTrainedModel = model.to(device).eval().requires_grad_(False)

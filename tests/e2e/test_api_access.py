@@ -13,6 +13,7 @@ import pytest
 
 from server.settings import ServerOptions, check_server
 from tests.e2e.stub_api import MODEL, REPLY, Api, ask, events, launch
+from tests.small_model import CHATML
 from tests.stub_engine import INFO
 from workers.shared.errors import ConfigError
 
@@ -128,6 +129,8 @@ def test_tokenize_and_detokenize(api: Api) -> None:
     answer = api.post({"prompt": "the 🙂", "return_token_strs": True}, "/tokenize").json()
     assert (answer["tokens"], answer["count"], answer["max_model_len"]) == (tokens, len(tokens), INFO.max_model_len)
     assert len(answer["token_strs"]) == len(tokens)
+    info = httpx.get(f"{api.url}/tokenizer_info").json()
+    assert (info["eos_token"], info["bos_token"], info["chat_template"]) == ("<|im_end|>", "<|endoftext|>", CHATML)
     assert api.post({"model": MODEL, "tokens": tokens}, "/detokenize").json() == {"prompt": "the 🙂"}
     chat = api.post({"messages": ask()["messages"]}, "/tokenize").json()
     api.client().chat.completions.create(**ask())
@@ -160,7 +163,35 @@ def test_echo(api: Api) -> None:
     for chunk in events(api.post(body | {"stream": True}, "/v1/completions")):
         streamed[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
     assert streamed == texts
-    assert api.post(body | {"logprobs": 1}, "/v1/completions").json()["error"]["param"] == "echo"
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 100])
+def test_echo_with_logprobs(api: Api, max_tokens: int) -> None:
+    """What lm-evaluation-harness asks for."""
+    body = {"model": MODEL, "prompt": ["a <b>", "c"], "echo": True, "logprobs": 1, "max_tokens": max_tokens}
+    whole = api.post(body, "/v1/completions").json()
+    chunks = events(api.post(body | {"stream": True}, "/v1/completions"))
+    prompts = [api.tokenizer.encode(text).ids for text in ("a <b>", "c")]
+    answer = api.tokenizer.encode(REPLY).ids
+    for choice, prompt in zip(whole["choices"], prompts, strict=True):
+        told = choice["logprobs"]
+        assert told["token_logprobs"] == [None] + [-0.5] * (len(told["tokens"]) - 1)
+        assert told["top_logprobs"][0] is None
+        assert all(top[token] == -0.5 for token, top in zip(told["tokens"][1:], told["top_logprobs"][1:], strict=True))
+        shown = api.tokenizer.decode(prompt, skip_special_tokens=False)
+        ends = [*told["text_offset"][1:], len(choice["text"])]
+        pieces = [choice["text"][start:end] for start, end in zip(told["text_offset"], ends, strict=True)]
+        assert "".join(pieces[: len(prompt)]) == shown
+        assert choice["text"].startswith(shown)
+        assert len(told["tokens"]) == len(prompt) + min(max_tokens, len(answer) + 1)
+        mine = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == choice["index"]]
+        assert "".join(chunk["text"] for chunk in mine) == choice["text"]
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            assert [item for chunk in mine for item in (chunk["logprobs"] or {}).get(name, [])] == told[name]
+    assert whole["usage"]["completion_tokens"] == 2 * min(max_tokens, len(answer) + 1)
+    assert {request.sampling.prompt_logprobs for request in api.engine.generates} == {1}
+    refused = api.post({"model": MODEL, "prompt": "x", "max_tokens": 0}, "/v1/completions")
+    assert refused.json()["error"]["param"] == "max_tokens"
 
 
 def test_the_openapi_document_is_served(api: Api) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 import workers.stage.launch
 from speculation.drafters.base import Drafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
+from workers.model.reference import load_reference
 from workers.sampling.sampler import Sampled, Sampler
 from workers.shared.messages import Sampling
 
@@ -73,7 +73,7 @@ def drafters(recorded: Sequence[int], vocab_size: int) -> dict[str, Drafter]:
 
 def generate(folder: Path, prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:
     """Greedy tokens of Hugging Face `generate`, in float32."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = load_reference(folder, torch.float32)
     outputs = []
     for prompt in prompts:
         output = model.generate(

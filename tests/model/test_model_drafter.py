@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import workers.prepare.tiny_model
-from speculation.bench.pruned_model import write_pruned_model
 from speculation.drafters.base import PENDING, Answer, Draft, Maker, Start
 from speculation.drafters.load_model import check_vocabulary
 from speculation.drafters.load_model import load as load_model
 from speculation.drafters.model import ModelDrafter
 from speculation.drafters.none import NoDrafter
 from tests.harness import LocalEngine, inproc_endpoints, local_engine
+from tests.measure.pruned_model import write_pruned_model
 from tests.model.identity import one_thread
 from tests.model.pipeline import Pipeline
 from tests.model.test_pipeline import EVERYTHING

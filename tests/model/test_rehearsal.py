@@ -101,6 +101,8 @@ class Instant:
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden
 
+    row_logits = logits
+
 
 @pytest.mark.parametrize("last", [False, True])
 def test_a_frame_is_handed_on_when_it_is_due_and_the_time_asleep_is_told_apart(last: bool) -> None:

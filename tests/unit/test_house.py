@@ -1,5 +1,6 @@
 """The house fits in a head: few files a folder, short files, and import contracts that no new folder escapes."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -53,13 +54,12 @@ def test_every_room_of_the_ground_floor_is_torch_free_or_closed_to_the_server(
     assert rooms("workers") - {"workers.shipped_weights"} == closed | {room for room in free if room != "server"}
 
 
-def test_every_room_of_speculation_serves_or_is_closed_to_what_serves(contracts: dict[str, dict[str, Any]]) -> None:
-    contract = contracts["What serves never imports what measures, simulates or trains"]
-    serving, closed = contract["source_modules"], contract["forbidden_modules"]
-    everything = rooms("speculation") | {f"speculation.{file.stem}" for file in modules(ROOT / "speculation")}
-    assert everything == {*serving, *closed}
-
-
 def test_every_folder_of_decisions_is_held_to_be_pure(contracts: dict[str, dict[str, Any]]) -> None:
     pure = set(contracts["Decisions are pure: no torch, no sockets"]["source_modules"])
     assert {".".join(folder.relative_to(ROOT).parts) for folder in folders() if folder.name == "decisions"} <= pure
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md", "docs/structure.md", "docs/design.md"])
+def test_pages_name_files_that_exist(page: str) -> None:
+    named = re.findall(r"`((?:server|workers|speculation|tests|docs|deploy)/[\w./-]*)`", (ROOT / page).read_text())
+    assert [path for path in named if "NAME" not in path and not (ROOT / path).exists()] == []

@@ -10,6 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from workers.model import attention
 from workers.model.checkpoint import Checkpoint
+from workers.model.linear.choose import packed_linear, packed_linear_bytes
+from workers.model.linear.whole import PackedEmbedding
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
 from workers.shared.model_files.json_file import read_json
@@ -71,31 +73,84 @@ class Target:
         if self.head is not None:
             self._wanted.append(_Wanted(self.head, {"weight": head_source}))
 
-    def weight_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of all weights in `dtype`; a tensor used twice counts once."""
-        elements: dict[str, int] = {}
+    def weight_bytes(self, dtype: torch.dtype, device: torch.device) -> int:
+        """Bytes of all weights as they are held; a tensor that two modules share counts once."""
+        dense: dict[str, int] = {}
+        total = 0
         for wanted in self._wanted:
             state = wanted.module.state_dict()
-            elements |= {source: state[name].numel() for name, source in wanted.sources.items()}
-        return sum(elements.values()) * dtype.itemsize
+            for name, source in wanted.sources.items():
+                if self._stays_packed(source, device):
+                    total += self._packed_bytes(wanted.module, source, state[name])
+                else:
+                    dense[source] = state[name].numel() * dtype.itemsize
+        return total + sum(dense.values())
 
     def load(self, dtype: torch.dtype, device: torch.device, progress: Progress | None = None) -> None:
-        """Fills the modules; raises `ConfigError` where the checkpoint lacks a tensor or has one of another shape."""
+        """Fills the modules; raises `ConfigError` where the checkpoint lacks a tensor or has one of another shape.
+
+        On a CPU packed weights stay packed, in layers of their own; on other devices they are unpacked.
+        """
         # Each once, though a tied embedding and head both want the same one.
         sources = list(dict.fromkeys(source for wanted in self._wanted for source in wanted.sources.values()))
+        kept = [source for source in sources if self._stays_packed(source, device)]
         loaded: dict[str, Tensor] = {}
-        for name, tensor in self._checkpoint.load(sources, dtype, device):
+        done = 0
+        for name, tensor in self._checkpoint.load([name for name in sources if name not in kept], dtype, device):
             loaded[name] = tensor
-            if progress is not None:
-                progress(len(loaded), len(sources))
+            done = _report(progress, done, len(sources))
         for wanted in self._wanted:
-            tensors = {name: loaded[source] for name, source in wanted.sources.items()}
-            try:
-                wanted.module.load_state_dict(tensors, assign=True)
-            except RuntimeError as error:  # names and shapes; torch has no narrower class for it
-                raise ConfigError(f"{self._checkpoint.folder}: {error}") from error
-        if self.embedding is not None:
+            for name, source in wanted.sources.items():
+                if source in kept:
+                    self._replace(wanted, name, loaded, dtype)
+                    done = _report(progress, done, len(sources))
+        for wanted in self._wanted:
+            self._fill(wanted, loaded)
+        if isinstance(self.embedding, nn.Embedding):
             _fill_embedding_scale(self.embedding, device)
+
+    def _stays_packed(self, source: str, device: torch.device) -> bool:
+        return device.type == "cpu" and source in self._checkpoint.packed
+
+    def _packed_bytes(self, module: nn.Module, source: str, weight: Tensor) -> int:
+        if module is self.embedding:
+            return self._checkpoint.entries[source].nbytes
+        rows, columns = weight.shape
+        return packed_linear_bytes(self._checkpoint.packed[source], rows, columns)
+
+    def _replace(self, wanted: _Wanted, name: str, loaded: dict[str, Tensor], dtype: torch.dtype) -> None:
+        """Puts a layer over packed weights in the place of the one that holds the parameter `name`."""
+        source = wanted.sources[name]
+        kind, packed = self._checkpoint.packed[source], self._checkpoint.stored(source)
+        if wanted.module is self.embedding:
+            scale = getattr(wanted.module, "scalar_embed_scale", 1.0)
+            self.embedding = PackedEmbedding(kind, packed.clone(), dtype, scale)
+            return
+        owner = name.removesuffix("weight").rstrip(".")
+        _, columns = wanted.module.get_parameter(name).shape
+        bias = loaded.get(wanted.sources.get(f"{owner}.bias", ""))
+        layer = packed_linear(kind, packed, columns, bias)
+        if owner:
+            wanted.module.set_submodule(owner, layer)
+        else:
+            self.head = layer
+
+    def _fill(self, wanted: _Wanted, loaded: dict[str, Tensor]) -> None:
+        """Gives the parameters that are left of a module their tensors."""
+        left = wanted.module.state_dict()
+        tensors = {name: loaded[source] for name, source in wanted.sources.items() if name in left and source in loaded}
+        if not tensors:
+            return  # all of it was replaced
+        try:
+            wanted.module.load_state_dict(tensors, assign=True)
+        except RuntimeError as error:  # names and shapes; torch has no narrower class for it
+            raise ConfigError(f"{self._checkpoint.folder}: {error}") from error
+
+
+def _report(progress: Progress | None, done: int, total: int) -> int:
+    if progress is not None:
+        progress(done + 1, total)
+    return done + 1
 
 
 def _wanted(module: nn.Module, prefix: str) -> _Wanted:

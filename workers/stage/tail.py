@@ -13,6 +13,7 @@ from workers.shared.frames import Frame
 from workers.shared.grammar import GrammarFailed, GrammarMatcher, Grammars
 from workers.shared.messages import Open, Sample, Sampling, TokenLogprobs
 from workers.stage.parts import Layers
+from workers.stage.prompt_scores import PromptScores
 
 
 @dataclass
@@ -20,6 +21,7 @@ class _Slot:
     sampling: Sampling
     prompt_tokens: int
     matcher: GrammarMatcher | None
+    scores: PromptScores | None = None  # if the request asked for them
     prompt: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
 
@@ -52,7 +54,9 @@ class Tail:
             matcher = GrammarMatcher(self._grammars, sampling.grammar)
         before = self._slots.get(message.sequence)
         prompt = [] if before is None else before.prompt[: message.reused]
-        self._slots[message.sequence] = _Slot(sampling, message.prompt_tokens, matcher, prompt)
+        wanted = sampling.prompt_logprobs
+        scores = None if wanted is None else PromptScores(self._layers, wanted)
+        self._slots[message.sequence] = _Slot(sampling, message.prompt_tokens, matcher, scores, prompt)
 
     def finish(self, frame: Frame, hidden: Tensor) -> Sample:
         """Samples after a live frame whose hidden states are `hidden` `[T, H]`.
@@ -86,7 +90,17 @@ class Tail:
             if draft is None or tokens[-1] != draft:
                 break
             slot.write(position, (draft,))
-        return Sample(frame.sequence, frame.epoch, first, tuple(tokens), tuple(logprobs), error, tuple(probabilities))
+        in_prompt = frame.position < slot.prompt_tokens
+        return Sample(
+            frame.sequence,
+            frame.epoch,
+            first,
+            tuple(tokens),
+            tuple(logprobs),
+            error,
+            tuple(probabilities),
+            slot.scores.add(frame, hidden) if slot.scores is not None and in_prompt else (),
+        )
 
     @staticmethod
     def _allowed(slot: _Slot) -> bytes | None:

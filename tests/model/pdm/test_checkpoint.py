@@ -13,7 +13,7 @@ from speculation.pdm.checkpoint import load_module, save_module
 from speculation.pdm.config import ModuleConfig
 from speculation.pdm.module import DraftModule
 from speculation.pdm.target import read_head, target_name
-from speculation.pdm.vocabulary import draft_ids, load_vocabulary, most_frequent, to_draft
+from speculation.pdm.vocabulary import draft_ids, most_frequent
 from tests.model.pdm.conftest import HIDDEN, LAYERS, VOCAB
 from tests.model.pdm.modules import ANCHORS, random_module
 from workers.shared.errors import ConfigError
@@ -176,11 +176,6 @@ class TestVocabulary:
     def test_order_of_the_list_does_not_matter(self) -> None:
         assert draft_ids([9, 3, 200, 3], 259) == draft_ids([3, 9, 200], 259) == (3, 9, 200)
 
-    def test_round_trip(self) -> None:
-        ids = draft_ids([9, 3, 200], 259)
-        assert [to_draft(ids, token) for token in ids] == [0, 1, 2]
-        assert [to_draft(ids, token) for token in (0, 4, 258)] == [None] * 3
-
     def test_most_frequent_keeps_the_end_token(self) -> None:
         assert most_frequent({5: 9, 4: 9, 7: 100, 1: 1}, 3, [258], 259) == (4, 7, 258)
 
@@ -188,14 +183,6 @@ class TestVocabulary:
     def test_bad_ids_are_refused(self, ids: list[int], reason: str) -> None:
         with pytest.raises(ConfigError, match=reason):
             draft_ids(ids, 259)
-
-    def test_file(self, tmp_path: Path) -> None:
-        path = tmp_path / "vocabulary.json"
-        path.write_text('{"token_ids": [5, 1], "draft_vocab_size": 2}')
-        assert load_vocabulary(path, 259) == (1, 5)
-        path.write_text('{"ids": [5, 1]}')
-        with pytest.raises(ConfigError, match="token_ids"):
-            load_vocabulary(path, 259)
 
 
 class TestModule:

@@ -18,8 +18,9 @@ from workers.prepare.prepared_folders import cached
 from workers.prepare.safetensors_writer import write_safetensors
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
+from workers.shared.model_files.blocks import BLOCKS, FIELD, packed_shape
 
-_FORMAT = 2  # part of the cache entry's name: raise it when the conversion changes
+_FORMAT = 3  # part of the cache entry's name: raise it when the conversion changes
 _log = logging.getLogger(__name__)
 
 
@@ -55,29 +56,31 @@ def _write(file: GgufFile, folder: Path) -> None:
     ids: dict[str, Any] = {f"{name}_id": token for name, token in special.items()}
     if ends:
         ids["eos_token_id"] = ends[0] if len(ends) == 1 else ends
-    _write_json(folder / "config.json", config | ids)
+    kinds = {name: file.kind(source) for name, source in sources.items()}
+    packed = {name: kind for name, kind in kinds.items() if kind in BLOCKS}
+    _write_json(folder / "config.json", {**config, **ids, FIELD: packed})
     _write_json(folder / "generation_config.json", ids)
     _write_tokenizer(file, special, folder)
-    entries = {name: (_stored_dtype(file, source), file.shape(source)) for name, source in sources.items()}
+    entries = {name: _entry(file, source) for name, source in sources.items()}
     data = _tensors(file, config, list(sources.values()))
     write_safetensors(folder / "model.safetensors", entries, data)
 
 
-def _stored_dtype(file: GgufFile, name: str) -> str:
-    """16-bit weights stay 16-bit; packed ones are unpacked to float32."""
-    kind = file.tensors[name].tensor_type.name
-    return kind if kind in ("F16", "BF16") else "F32"
+def _entry(file: GgufFile, name: str) -> tuple[str, tuple[int, ...]]:
+    """dtype and shape as stored: known blocks and 16-bit weights stay as they are, other ones become float32."""
+    kind = file.kind(name)
+    if kind in BLOCKS:
+        return "U8", packed_shape(kind, file.shape(name))
+    return kind if kind in ("F16", "BF16") else "F32", file.shape(name)
 
 
 def _tensors(file: GgufFile, config: dict[str, Any], names: list[str]) -> Iterator[NDArray[Any]]:
     for name in names:
         change = change_of(file.keys["general.architecture"], name, config)
-        values = file.values(name)
+        stored = file.blocks(name) if file.kind(name) in BLOCKS else file.values(name)
         if change is not None:
-            values = change(values)
-        if _stored_dtype(file, name) == "BF16":
-            values = (values.view(np.uint32) >> 16).astype(np.uint16)
-        yield values
+            stored = change(stored)
+        yield stored if file.kind(name) != "BF16" else (stored.view(np.uint32) >> 16).astype(np.uint16)
 
 
 def _write_tokenizer(file: GgufFile, special: dict[str, int], folder: Path) -> None:

@@ -38,6 +38,14 @@ class GgufFile:
         """Rows first, as torch has it."""
         return tuple(int(size) for size in reversed(self.tensors[name].shape))
 
+    def kind(self, name: str) -> str:
+        """What the tensor is stored as: F32, F16, BF16, or a kind of block."""
+        return str(self.tensors[name].tensor_type.name)
+
+    def blocks(self, name: str) -> NDArray[np.uint8]:
+        """A packed tensor as it is stored, bytes [rows, bytes a row]."""
+        return self.tensors[name].data
+
     def values(self, name: str) -> NDArray[Any]:
         """The tensor unpacked: float16 where it is stored so, else float32; shape as `shape`."""
         tensor = self.tensors[name]

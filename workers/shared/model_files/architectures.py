@@ -77,6 +77,7 @@ _INFORMATIVE = frozenset({
     "output_attentions",
     "output_hidden_states",
     "output_scores",
+    "packed_tensors",  # how they are stored, not what is computed
     "pad_token_id",
     "prefix",
     "pretraining_tp",

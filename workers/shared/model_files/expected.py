@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.blocks import FIELD, packed_kinds, packed_shape
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.tensor_sizes import (
@@ -78,6 +79,10 @@ def check_tensors(folder: Path) -> None:
     except KeyError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error} is missing") from error
     tied = config.get("tie_word_embeddings", config["model_type"] in _TIED)
+    for name, kind in packed_kinds(config).items():
+        if name not in expected:
+            raise ConfigError(f"{folder / 'config.json'}: {FIELD}: there is no {name} in this model")
+        expected[name] = packed_shape(kind, expected[name])
     for name, shape in expected.items():
         if name not in entries:
             if name == HEAD and tied:

@@ -6,7 +6,7 @@ the family has one, measure with that; results with a pruned model must say so.
 
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.blocks import FIELD
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.tensor_sizes import tensor_files
 
@@ -36,19 +37,27 @@ def write_pruned_model(source: Path, folder: Path, dropped: Collection[int]) -> 
     config["num_hidden_layers"] = len(kept)
     if "layer_types" in config:
         config["layer_types"] = [config["layer_types"][layer] for layer in kept]
+    if packed := config.get(FIELD):
+        config[FIELD] = {new: packed[old] for old in packed if (new := _renamed(old, number)) is not None}
     tensors: dict[str, torch.Tensor] = {}
     files = tensor_files(source)
     for path in sorted(set(files.values())):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 -- not a mapping
-                layer = _LAYER.search(name)
-                if layer is None:
-                    tensors[name] = file.get_tensor(name)
-                elif int(layer[0]) in number:
-                    tensors[_LAYER.sub(str(number[int(layer[0])]), name)] = file.get_tensor(name)
+                renamed = _renamed(name, number)
+                if renamed is not None:
+                    tensors[renamed] = file.get_tensor(name)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config)))
     for name in _FILES:
         if (source / name).exists():
             shutil.copyfile(source / name, folder / name)
+
+
+def _renamed(name: str, number: Mapping[int, int]) -> str | None:
+    """A tensor's name with its layer counted anew; `None` where the layer is dropped."""
+    layer = _LAYER.search(name)
+    if layer is None:
+        return name
+    return _LAYER.sub(str(number[int(layer[0])]), name) if int(layer[0]) in number else None

@@ -1,0 +1,1 @@
+"""Linear layers over packed weights, which never exist unpacked as a whole."""

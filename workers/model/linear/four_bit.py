@@ -1,0 +1,80 @@
+"""A linear layer over torch's product with four-bit weights, on CPUs."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from workers.model.linear.groups import Groups
+from workers.shared.model_files.blocks import GROUP, ROW_MULTIPLE, planes_of
+
+ROWS_TOGETHER = 64  # the product's weights are laid out in units of so many rows, or of a divisor of it
+
+
+class FourBitLinear(nn.Module):
+    """Weights of up to 8 bits as a sum of one or two four-bit layers: value = 16 * high + low.
+
+    The product takes rows, scales and offsets in bfloat16 and sums in float32; each row's result is the same however
+    many rows there are.
+    """
+
+    def __init__(self, rows: int, columns: int, bits: int, bias: Tensor | None) -> None:
+        """Has no weights before `fill`; `columns` must be a multiple of 32."""
+        super().__init__()
+        self._rows = rows
+        self._bits = bits
+        padded = rows + -rows % ROW_MULTIPLE
+        planes = planes_of(bits)
+        self._packed = [torch.zeros(padded, columns // 2, dtype=torch.uint8) for _ in range(planes)]
+        # Of the padding rows the scale is 0, so what their weights are does not matter.
+        self._scales = [torch.zeros(columns // GROUP, padded, 2, dtype=torch.bfloat16) for _ in range(planes)]
+        self._bias = bias
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of packed weights, scales and offsets."""
+        return sum(tensor.nbytes for tensor in (*self._packed, *self._scales))
+
+    def fill(self, chunks: Iterable[Groups]) -> "FourBitLinear":
+        """Takes the rows from the first on; every chunk but the last has a multiple of `ROWS_TOGETHER` rows."""
+        start = 0
+        for chunk in chunks:
+            for plane, groups in enumerate(_planes(chunk, self._bits)):
+                self._put(plane, start, groups)
+            start += len(chunk.values)
+        return self
+
+    def _put(self, plane: int, start: int, groups: Groups) -> None:
+        count = len(groups.values)
+        padding = -count % ROW_MULTIPLE
+        values = nn.functional.pad(groups.values, (0, 0, 0, padding)).int()
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values, 1)
+        self._packed[plane][start : start + count + padding] = packed
+        # The product takes 8 from each value before it multiplies.
+        offsets = groups.offsets + 8 * groups.scales
+        self._scales[plane][:, start : start + count] = torch.stack((groups.scales.T, offsets.T), dim=-1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., columns] to [..., rows of the weights], in the dtype of `rows`."""
+        flat = rows.reshape(-1, rows.shape[-1]).to(torch.bfloat16)
+        output: Tensor | None = None
+        for packed, scales in zip(self._packed, self._scales, strict=True):
+            product = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, packed, GROUP, scales).to(torch.float32)
+            output = product if output is None else output + product
+        assert output is not None
+        output = output[:, : self._rows]
+        if self._bias is not None:
+            output = output + self._bias
+        return output.to(rows.dtype).view(*rows.shape[:-1], self._rows)
+
+
+def _planes(groups: Groups, bits: int) -> list[Groups]:
+    if planes_of(bits) == 1:
+        return [groups]
+    # Scales lose bits in bfloat16, so weights must be values around the middle times the scale, and an offset that is
+    # small: five bits are put into the middle of eight.
+    shift = 128 - (1 << (bits - 1))
+    values = groups.values + shift
+    offsets = groups.offsets - shift * groups.scales
+    nothing = torch.zeros_like(offsets)
+    return [Groups(values >> 4, 16 * groups.scales, offsets), Groups(values & 15, groups.scales, nothing)]
