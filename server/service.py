@@ -36,7 +36,7 @@ class Service:
         tokenizer = ModelTokenizer(folder)
         engine = EngineClient(
             settings.bus,
-            capacity=1 + settings.max_queue,
+            max_queue=settings.max_queue,
             health_timeout=settings.health_timeout,
             clock=time.monotonic,
             fingerprint=server_fingerprint(folder),

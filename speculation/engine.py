@@ -1,4 +1,4 @@
-"""The engine: rank 0's loop around the request queue, the schedule and the drafter."""
+"""The engine: rank 0's loop around the request queue, the streams that run, and the credits they share."""
 
 import itertools
 import secrets
@@ -10,8 +10,9 @@ from speculation.calibration import Calibration, save_times, say_expected
 from speculation.channels import Channels
 from speculation.decisions.admission import refusal
 from speculation.decisions.controller import Controller
+from speculation.decisions.credits import Claim, Credits
 from speculation.decisions.policy import FramePolicy
-from speculation.decisions.schedule import Schedule, Step
+from speculation.decisions.schedule import FRAME_KINDS, Schedule, Step
 from speculation.decisions.slots import choose_slot
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
@@ -30,8 +31,10 @@ from workers.shared.messages import (
     FromStage,
     KeepAlive,
     Observe,
+    Open,
     Pong,
     Probe,
+    Rollback,
     Sample,
     SpeculationCounts,
     Status,
@@ -39,13 +42,14 @@ from workers.shared.messages import (
     ToEngine,
     TokenLogprobs,
     Tokens,
+    ToStage,
 )
 
 _FIRST_NUMBER_BITS = 62
 
 
 class Engine:
-    """Serves one request at a time, first come first served, with every stage at work on it."""
+    """Serves as many requests at a time as there are slots; those beyond wait, first come first served."""
 
     def __init__(
         self,
@@ -67,9 +71,10 @@ class Engine:
             Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers), drafter)
             for slot, drafter in enumerate(drafters)
         ]
-        self._least_recent = list(range(config.sequences))  # slots, the one used longest ago first
+        self._least_recent = list(range(config.max_num_seqs))  # slots, the one used longest ago first
         self._queue: deque[Request] = deque()
-        self._running: Stream | None = None
+        self._running: list[Stream] = []  # in the order they began
+        self._credits = Credits(policy.chunks, config.prefill_share)
         self._controller = controller
         self._observed: tuple[int, ...] = ()
         self._calibrating = False
@@ -85,6 +90,7 @@ class Engine:
             rehearsal=config.rehearsal,
             emulated=config.emulate,
             num_speculative_tokens=config.drafter.num_speculative_tokens,
+            max_num_seqs=config.max_num_seqs,
             fingerprint=engine_fingerprint(config),
         )
 
@@ -167,12 +173,14 @@ class Engine:
         schedule = stream.schedule
         if not schedule.concerns(sample):
             return  # it followed a rejected draft, or belongs to a request that has ended
-        cycles = schedule.counts.cycles
+        full = sum(len(running.schedule.in_flight) for running in self._running) >= self._config.stages
+        number, cycles = schedule.oldest, schedule.counts.cycles
         step = schedule.sample(sample)
         stream.prompt_logprobs += sample.prompt_logprobs
-        self._channels.announce(step.control)
+        self._announce(step.control)
+        self._stats.sampled(number, full=full and bool(step.tokens))
         if step.tokens:
-            self._stats.verified(step, stream.since_last_sample())
+            self._stats.verified(stream.since_last_sample())
             stream.rank(step, sample.probabilities)
             self._give(stream, step, sample.logprobs)
             stream.follow(step)
@@ -185,7 +193,7 @@ class Engine:
     def _decide(self, stream: Stream, cycles: int, tokens: int) -> None:
         """What drafts from here on, now that `tokens` were verified after `cycles` cycles."""
         assert stream.session is not None
-        stream.session.sampled(time.monotonic(), cycles, tokens)
+        stream.session.sampled(time.monotonic(), cycles, tokens, alone=len(self._running) == 1)
         self._observe()
 
     def _give(self, stream: Stream, step: Step, logprobs: Sequence[TokenLogprobs] = ()) -> None:
@@ -207,7 +215,7 @@ class Engine:
     def _give_up(self, stream: Stream, error: str) -> None:
         """The request cannot go on; the engine can."""
         assert stream.request is not None
-        self._channels.announce(stream.schedule.abort().control)
+        self._announce(stream.schedule.abort().control)
         self._answer(stream.request.client, Failed(stream.request.generate.id, error))
         self._finish(stream)
 
@@ -222,21 +230,35 @@ class Engine:
             self._observed = wanted
             self._channels.announce([Observe(wanted)])
 
-    # --- drafts ---
+    # --- frames and drafts ---
+
+    def _announce(self, control: Sequence[Open | Rollback] = ()) -> None:
+        """Sends `control`, and every frame that there is a credit for."""
+        messages: list[ToStage] = list(control)
+        claims = self._claims()
+        while (slot := self._credits.grant(claims)) is not None:
+            stream = self._streams[slot]
+            messages.append(stream.schedule.cut())
+            claims[slot] = stream.claim()
+        if messages:
+            self._channels.announce(messages)
+
+    def _claims(self) -> dict[int, Claim]:
+        return {stream.slot: stream.claim() for stream in self._running}
 
     def _draft_ahead(self) -> bool:
-        """Makes a draft if one is wanted, and returns whether there is more to do; a sample may be waiting first."""
-        stream = self._running
-        if stream is None:
+        """Makes one draft if any is wanted, and returns whether there is more to do; a sample may be waiting first."""
+        if not self._running:
             return False
-        more = stream.drafter.advance()
-        if not stream.schedule.wants_draft():
-            return more
-        started = time.perf_counter_ns()
-        drafted, control = stream.draft()
-        self._stats.drafted(time.perf_counter_ns() - started)
-        self._channels.announce(control)
-        return more or drafted
+        more = any(stream.drafter.advance() for stream in self._running)
+        for slot in self._credits.drafting(self._claims()):
+            started = time.perf_counter_ns()
+            drafted = self._streams[slot].draft()
+            self._stats.drafted(time.perf_counter_ns() - started)
+            self._announce()
+            if drafted:
+                return True
+        return more
 
     # --- from the clients ---
 
@@ -253,40 +275,47 @@ class Engine:
             self._start_next()
 
     def _start_next(self) -> None:
-        if self._running is not None or self._calibrating or not self._queue:
-            return
-        request = self._queue.popleft()
-        session = self._controller.begin(request.generate.max_tokens)
+        """Begins as many requests as there are idle slots for."""
+        while self._queue and not self._calibrating:
+            idle = [slot for slot in self._least_recent if self._streams[slot].request is None]
+            if not idle:
+                return
+            request = self._queue.popleft()
+            session = self._controller.begin(request.generate.max_tokens)
+            slot, reused = self._choose_slot(idle, request, session)
+            self._least_recent.remove(slot)
+            self._least_recent.append(slot)
+            self._begin(self._streams[slot], request, reused, session)
+
+    def _choose_slot(self, idle: Sequence[int], request: Request, session: Deciding) -> tuple[int, int]:
+        """Slot and reused positions. Those whose hidden states are lost only count where nobody listens."""
         schedules = [stream.schedule for stream in self._streams]
         scored = request.generate.sampling.prompt_logprobs is not None  # which takes every frame of the prompt
-        slot, reused = choose_slot(
-            schedules,
-            self._least_recent,
-            request.generate.prompt,
-            lambda slot: 0 if scored else self._drafters[slot].kept() if session.choice.listens else None,
-        )
-        kept = self._drafters[slot].kept()
-        if kept is not None and kept < reused:
+
+        def kept(slot: int) -> int | None:
+            return 0 if scored else self._drafters[slot].kept() if session.choice.listens else None
+
+        slot, reused = choose_slot(schedules, idle, request.generate.prompt, kept)
+        states = self._drafters[slot].kept()
+        if states is not None and states < reused:
             session.deafen()
-        self._least_recent.remove(slot)
-        self._least_recent.append(slot)
-        self._begin(self._streams[slot], request, reused, session)
+        return slot, reused
 
     def _begin(self, stream: Stream, request: Request, reused: int, session: Deciding) -> None:
-        self._running = stream
+        self._running.append(stream)
         opening = stream.begin(request, reused, session)
         self._observe()
-        self._channels.announce(opening)
+        self._announce([opening])
         stream.recall()
 
     def _abort(self, client: bytes, identifier: str) -> None:
-        stream = self._running
-        if stream is not None and stream.request is not None and stream.request.named(client, identifier):
-            step = stream.schedule.abort()
-            self._channels.announce(step.control)
-            self._give(stream, step)
-            self._finish(stream)
-            return
+        for stream in self._running:
+            if stream.request is not None and stream.request.named(client, identifier):
+                step = stream.schedule.abort()
+                self._announce(step.control)
+                self._give(stream, step)
+                self._finish(stream)
+                return
         for request in self._queue:
             if request.named(client, identifier):
                 self._queue.remove(request)
@@ -295,8 +324,7 @@ class Engine:
 
     def _requests(self) -> list[Request]:
         """Those that run or wait."""
-        running = None if self._running is None else self._running.request
-        return [*([] if running is None else [running]), *self._queue]
+        return [*(stream.request for stream in self._running if stream.request is not None), *self._queue]
 
     def _forget(self, client: bytes) -> None:
         """A client has gone: nobody would read its answers. Those that wait go first, so that none of them starts."""
@@ -307,22 +335,23 @@ class Engine:
     def _finish(self, stream: Stream) -> None:
         self._stats.ended(stream.schedule.counts)
         stream.end()
-        self._running = None
+        self._running.remove(stream)
         self._start_next()
 
     def _status(self, number: int) -> Status:
-        running = [] if self._running is None else [self._running.schedule.counts]
+        schedules = [stream.schedule for stream in self._running]
         return Status(
             number=number,
             info=self._info,
-            running=len(running),
+            running=len(schedules),
             waiting=len(self._queue),
             stats=self._stats.report(
-                running,
+                [schedule.counts for schedule in schedules],
                 announce_ns=self._channels.announce_ns,
                 drafter_failures=sum(drafter.failures for drafter in self._drafters),
             ),
             controller=self._controller.status(),
             stages=self._group.timings,
+            credits={kind: sum(schedule.count(kind) for schedule in schedules) for kind in FRAME_KINDS},
             dropped=self._channels.dropped,
         )

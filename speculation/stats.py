@@ -4,7 +4,6 @@ import copy
 import time
 from collections.abc import Iterable
 
-from speculation.decisions.schedule import Step
 from workers.shared.messages import EngineStats, SpeculationCounts
 
 
@@ -14,16 +13,20 @@ class StatsRecorder:
     def __init__(self) -> None:
         self._stats = EngineStats()
         self._last_sample_ns = 0
+        self._last_index = -1  # of the frame it was of
 
-    def verified(self, step: Step, since_ns: int | None) -> None:
+    def verified(self, since_ns: int | None) -> None:
         """A sample has verified tokens; the one before of the same request came `since_ns` ago, if there was one."""
-        now = time.perf_counter_ns()
         if since_ns is not None:
             self._stats.rank.decode_ns += since_ns
-        if step.full_cycle:
+
+    def sampled(self, index: int, *, full: bool) -> None:
+        """Frame number `index` has left the pipeline; `full`: as a decode frame, while every stage had a frame."""
+        now = time.perf_counter_ns()
+        if full and index == self._last_index + 1:
             self._stats.full_cycles += 1
             self._stats.full_cycle_ns += now - self._last_sample_ns
-        self._last_sample_ns = now
+        self._last_sample_ns, self._last_index = now, index
 
     def committed(self, nanoseconds: int) -> None:
         """Handling a sample took so long."""

@@ -4,10 +4,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from speculation.decisions.credits import Claim
 from speculation.decisions.schedule import Schedule, Step
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
-from workers.shared.frames import Frame
-from workers.shared.messages import Generate, Open, Rollback, TokenLogprobs
+from workers.shared.messages import Generate, Open, TokenLogprobs
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,15 @@ class Request:
         return self.client == client and self.generate.id == identifier
 
 
+_HOPE = 0.8  # acceptance of a request that has had no draft verified yet
+_MEMORY = 0.9  # weight of the past in the acceptance
+
+
 class Stream:
     """Serves the requests of one slot, one after the other. Without a request it is idle."""
 
     def __init__(self, schedule: Schedule, drafter: Drafter) -> None:
+        self.slot = schedule.sequence
         self.schedule = schedule
         self.drafter = drafter
         self.request: Request | None = None
@@ -33,20 +38,22 @@ class Stream:
         self.session: Deciding | None = None
         self._open_drafts: dict[int, Draft] = {}  # those not verified yet, by position
         self._last_sample_ns: int | None = None
+        self._acceptance = _HOPE  # of drafts, as of late
 
-    def begin(self, request: Request, reused: int, session: Deciding) -> Sequence[Open | Frame | Rollback]:
-        """Takes a request on, `reused` positions of whose prompt are in the slot; returns what the stages must hear."""
+    def begin(self, request: Request, reused: int, session: Deciding) -> Open:
+        """Takes a request on, `reused` positions of whose prompt are in the slot; returns what stages hear first."""
         generate, schedule = request.generate, self.schedule
         self.request = request
         self.prompt_logprobs = []
         self.session = session
         self._open_drafts.clear()
         self._last_sample_ns = None
+        self._acceptance = _HOPE
         self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused, session))
         opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused)
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
-        step = schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
-        return [opening, *step.control]
+        schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
+        return opening
 
     def recall(self) -> None:
         """Tells the drafter of the output that an earlier engine has given."""
@@ -77,6 +84,7 @@ class Stream:
             draft = self._open_drafts.pop(self.schedule.verified - len(step.tokens) + place, None)
             if draft is None:
                 continue
+            self._acceptance = _MEMORY * self._acceptance + (1 - _MEMORY) * (token == draft.token)
             rank = draft.candidates.index(token) if token in draft.candidates else None
             counts.rank(rank)
             if draft.probabilities and probabilities:
@@ -93,16 +101,31 @@ class Stream:
                 self.drafter.rejected(count - 1, schedule.epoch)
             self.drafter.verified(schedule.tokens, count)
 
-    def draft(self) -> tuple[bool, Sequence[Frame | Rollback]]:
-        """Asks for the draft that is wanted: whether there is one, and the frames that may go now.
+    def claim(self) -> Claim:
+        """What it has in the pipeline and would send next."""
+        schedule = self.schedule
+        wants = schedule.wants_draft()
+        return Claim(
+            offer=schedule.offer(),
+            in_flight=len(schedule.in_flight),
+            prompts=schedule.count("prompt"),
+            decoding=schedule.fresh > 0,
+            draft_depth=len(schedule.tokens) - schedule.verified + 1 if wants else None,
+            opens_frame=schedule.announced == len(schedule.tokens),
+            acceptance=self._acceptance,
+        )
+
+    def draft(self) -> bool:
+        """Asks for the draft that is wanted; returns whether there is one.
 
         A frame that waits for more drafts goes without those that are not to be had, but waits for those to come.
         """
         schedule = self.schedule
         answer = self.drafter.draft(schedule.tokens)
-        if answer is PENDING:
-            return False, ()
         if answer is None:
-            return False, schedule.flush().control
+            schedule.flush()
+        if answer is None or answer is PENDING:
+            return False
         self._open_drafts[len(schedule.tokens)] = answer
-        return True, schedule.draft(answer.token).control
+        schedule.draft(answer.token)
+        return True

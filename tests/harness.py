@@ -119,23 +119,32 @@ class Client:
 
     def result(self, identifier: str, abort_after: int | None = None) -> Result:
         """Collects a request to its end; aborts it after at least so many tokens if asked to."""
-        result = Result()
-        while True:
+        return self.results({identifier: abort_after})[identifier]
+
+    def results(self, requests: Mapping[str, int | None]) -> dict[str, Result]:
+        """Collects requests to their ends, each to be aborted after at least so many tokens, if any."""
+        results = {identifier: Result() for identifier in requests}
+        open_requests = set(requests)
+        while open_requests:
             message = self.receive()
-            if isinstance(message, Status) or message.id != identifier:
+            if isinstance(message, Status) or message.id not in open_requests:
                 continue
+            result = results[message.id]
             if isinstance(message, Failed):
                 result.error = message.error
-                return result
+                open_requests.discard(message.id)
+                continue
             result.tokens += message.tokens
             result.logprobs += message.logprobs
             result.prompt_logprobs += message.prompt_logprobs
             result.cached += message.cached
+            limit = requests[message.id]
             if message.finish is not None:
                 result.finish, result.counts = message.finish, message.counts
-                return result
-            if abort_after is not None and len(result.tokens) >= abort_after:
-                self.abort(identifier)
+                open_requests.discard(message.id)
+            elif limit is not None and len(result.tokens) >= limit:
+                self.abort(message.id)
+        return results
 
     def generate(
         self, prompt: Sequence[int], max_tokens: int, sampling: Sampling | None = None, stop_tokens: Sequence[int] = ()
@@ -207,7 +216,7 @@ def local_engine(
     )
     vocab_size = read_facts(folder).vocab_size
     context: zmq.Context[Any] = zmq.Context()
-    drafting = Drafting(config.sequences, anchors)
+    drafting = Drafting(config.max_num_seqs, anchors)
     channels = Channels(context, config.endpoints)
     controller = controller or Controller(config.stages, [Choice("test", listens=bool(anchors))])
     engine = Engine(config, vocab_size, choose_policy(config), drafting.guarded, channels, controller)

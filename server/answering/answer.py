@@ -31,7 +31,8 @@ async def answer(
 ) -> Response:
     """The response to a prepared request that arrived at `arrived` (service clock); raises `ApiError`."""
     headers = {"X-Echelon-Rehearsal": "true"} if service.rehearsal else {}
-    capacity = service.engine.capacity
+    with engine_errors():
+        capacity = service.engine.capacity
     if len(prepared.generates) > capacity:
         # Waiting would not help, so this is not a 429.
         raise bad_request(f"'n' choices for every prompt make more than the {capacity} sequences of the queue", "n")

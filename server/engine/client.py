@@ -90,15 +90,15 @@ class EngineClient:
 
     The engine group may restart behind the same address, and a fresh engine knows nothing of old requests. So with a
     lost connection the socket is replaced, which drops whatever was not yet delivered; and as soon as an engine answers
-    on the new one, `Recovery` says what it is to go on with. `capacity` bounds the open sequences: those that run and
-    those that wait. An engine that does not bear `fingerprint` counts as absent.
+    on the new one, `Recovery` says what it is to go on with. `max_queue` bounds the open sequences that wait, beside
+    those that the engine runs at a time. An engine that does not bear `fingerprint` counts as absent.
     """
 
     def __init__(
         self,
         endpoint: str,
         *,
-        capacity: int,
+        max_queue: int,
         health_timeout: float,
         clock: Callable[[], float],
         fingerprint: Mapping[str, str] | None = None,
@@ -108,7 +108,7 @@ class EngineClient:
     ) -> None:
         """`resume_attempts` and `resume_timeout` (seconds) bound how long a sequence waits for a lost engine."""
         self._endpoint = endpoint
-        self.capacity = capacity
+        self._max_queue = max_queue
         self._clock = clock
         self._probe_interval = probe_interval
         self._health = EngineHealth(health_timeout, probe_interval)
@@ -147,15 +147,20 @@ class EngineClient:
         return self.figures.status
 
     @property
+    def capacity(self) -> int:
+        """Sequences that may be open: those that run and those that wait; raises `EngineUnavailable`."""
+        return self.info.max_num_seqs + self._max_queue
+
+    @property
     def open_sequences(self) -> int:
         """Sequences that run or wait."""
         return len(self._submissions)
 
     def submit(self, requests: Sequence[Generate]) -> Submission:
         """Opens all the sequences of one HTTP request, or none; raises `EngineUnavailable` or `QueueFull`."""
-        _ = self.info
-        if self.open_sequences + len(requests) > self.capacity:
-            raise QueueFull(f"{self.open_sequences} of {self.capacity} sequences are open")
+        capacity = self.capacity
+        if self.open_sequences + len(requests) > capacity:
+            raise QueueFull(f"{self.open_sequences} of {capacity} sequences are open")
         submission = Submission(self, [request.id for request in requests])
         for request in requests:
             self._submissions[request.id] = submission

@@ -61,6 +61,7 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     """Metrics of one `Status` and the rates that go with it."""
     yield _gauge("num_requests_running", "Sequences in the pipeline", status.running)
     yield _gauge("num_requests_waiting", "Sequences queued in the engine", status.waiting)
+    yield _credits(status.credits)
     yield from _counters(status.stats.counts, "speculation_")
     yield _hits(status.stats.counts)
     yield from _counters(status.stats)
@@ -83,6 +84,17 @@ def _controller(controller: ControllerStatus) -> Iterator[Metric]:
     yield from (choice, rates)
     yield _counter("speculation_switches", "Changes from one choice to another", controller.switches)
     yield _counter("speculation_probes", "Trials of choices that were not thought the best", controller.probes)
+
+
+def _credits(in_use: Mapping[str, int]) -> Metric:
+    metric = GaugeMetricFamily(
+        "echelon:credits_in_use",
+        "Frames in flight: with verified tokens, drafts, or pieces of prompts",
+        labels=["kind"],
+    )
+    for kind, count in in_use.items():
+        metric.add_metric([kind], count)
+    return metric
 
 
 def _counters(struct: Struct, prefix: str = "") -> Iterator[Metric]:

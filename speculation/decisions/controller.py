@@ -149,11 +149,12 @@ class Session:
     def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
         """`tokens` were verified at `now`, and cost `cycles` pipeline cycles.
 
-        Times count only while the request is `alone`. The first sample of a request is the prompt's.
+        Nothing is learned from a request that is not `alone`: several share the pipeline, so neither its pace nor how
+        often a draft of it was there in time says anything. The first sample of a request is the prompt's.
         """
-        last, self._last = self._last, now
+        last, self._last = self._last, now if alone else None
         self._given += tokens
-        if last is None:
+        if last is None or not alone:
             return
         seconds, full = now - last, cycles < self._controller.stages
         self._controller.pass_sample(seconds)
@@ -166,8 +167,7 @@ class Session:
             self._settling = self._settling - 1 if full else 0
             return
         self._learn(self.choice, right=full)
-        if alone:
-            self._controller.paces.add(self.choice, seconds, tokens, full=full)
+        self._controller.paces.add(self.choice, seconds, tokens, full=full)
         self._decide()
 
     def end(self) -> None:

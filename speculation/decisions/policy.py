@@ -14,9 +14,9 @@ class FramePolicy:
     no frame is in flight.
     """
 
-    chunks: int  # most frames in flight while a prompt is computed
+    chunks: int  # most frames in flight, of all sequences; a prompt being computed may have all of them
     width: int  # most tokens of a decode frame: one verified or drafted, and the drafts behind it
-    credits: int  # most decode frames in flight
+    credits: int  # most decode frames in flight, of one sequence
 
 
 def pipelined(stages: int, delta: int = 0) -> FramePolicy:

@@ -8,7 +8,7 @@ share its frame, is a token not yet announced. See docs/design.md, "Frames and e
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 from speculation.decisions.policy import FramePolicy
 from workers.shared.errors import OutOfStep
@@ -16,17 +16,25 @@ from workers.shared.frames import Frame
 from workers.shared.messages import Rollback, Sample, SpeculationCounts
 
 Finish = Literal["stop", "length", "abort"]
+FrameKind = Literal["certain", "draft", "prompt"]
+FRAME_KINDS: tuple[FrameKind, ...] = get_args(FrameKind)
+
+
+class Offer(NamedTuple):
+    """What the next frame would be."""
+
+    kind: FrameKind
+    depth: int = 0  # drafts that have to be right for it to be of use, itself included
 
 
 @dataclass(frozen=True)
 class Step:
-    """What follows from one event. `control` goes to every stage, in order, before anything else happens."""
+    """What follows from one event. `control` goes to every stage before anything else happens."""
 
-    control: Sequence[Frame | Rollback] = ()
+    control: Sequence[Rollback] = ()
     tokens: Sequence[int] = ()  # newly verified
     finish: Finish | None = None  # after the last token
     rejected: bool = False  # the last token stands where a draft was wrong
-    full_cycle: bool = False  # the pipeline was full when these tokens were verified, and stayed so
 
 
 @dataclass
@@ -57,6 +65,7 @@ class Schedule:
     _limit: int = 0
     _stop_tokens: Collection[int] = ()
     _refilling: bool = True  # the next token to verify had no draft ahead of it
+    _flushed: bool = False  # the next frame waits for no more drafts
 
     @property
     def outputs(self) -> int:
@@ -77,6 +86,11 @@ class Schedule:
         """
         return self._canonical
 
+    @property
+    def oldest(self) -> int:
+        """Announcement number of the oldest frame in flight; -1 if there is none."""
+        return self.in_flight[0].index if self.in_flight else -1
+
     def reusable(self, prompt: Sequence[int], limit: int | None = None) -> int:
         """How many leading positions of `prompt`, at most `limit`, need not be computed again in this slot."""
         most = min(self._canonical, len(prompt) - 1, *([] if limit is None else [limit]))
@@ -90,8 +104,8 @@ class Schedule:
         stop_tokens: Collection[int] = (),
         reused: int = 0,
         generated: Sequence[int] = (),
-    ) -> Step:
-        """Takes the slot over for a request; announces the first prompt chunks after the `reused` positions.
+    ) -> None:
+        """Takes the slot over for a request; its frames begin after the `reused` positions of the prompt.
 
         `reused` is what `reusable` says, or less. `generated` is output that is verified already, for an earlier engine
         has given it; its frames are those it had, of one token each, but all stages work on them at once. `max_tokens`
@@ -108,7 +122,7 @@ class Schedule:
         self._limit = len(prompt) + max_tokens
         self._stop_tokens = stop_tokens
         self._refilling = True
-        return Step(self._announce())
+        self._flushed = False
 
     def wants_draft(self) -> bool:
         """Whether a draft of the token after `tokens` is of use now.
@@ -125,17 +139,58 @@ class Schedule:
             and self.tokens[-1] not in self._stop_tokens
         )
 
-    def draft(self, token: int) -> Step:
+    def draft(self, token: int) -> None:
         """Appends a draft; only valid while `wants_draft()`."""
         if not self.wants_draft():
             raise ValueError("no draft is wanted")
         self.tokens.append(token)
         self.counts.drafted += 1
-        return Step(self._announce())
 
-    def flush(self) -> Step:
+    def flush(self) -> None:
         """No draft is to be had for now: a frame that waits for more of them goes as it is."""
-        return Step(self._announce(flush=True))
+        self._flushed = True
+
+    def offer(self) -> Offer | None:
+        """The frame that may go now, as far as this sequence is concerned; None while there is nothing to send."""
+        if self._cut() is None:
+            return None
+        kind = self.kind(self.announced)
+        return Offer(kind, self.announced - self.verified + 1 if kind == "draft" else 0)
+
+    def cut(self) -> Frame:
+        """Takes the frame that is on offer: it is in flight, and has to be announced to every stage."""
+        start, end = self.announced, self._cut()
+        if end is None:
+            raise ValueError("there is nothing to send")
+        frame = Frame(
+            index=next(self.numbers),
+            sequence=self.sequence,
+            epoch=self.epoch,
+            position=start,
+            tokens=tuple(self.tokens[start:end]),
+            wants_sample=end >= self._given,
+        )
+        self.announced = end
+        self.in_flight.append(frame)
+        self._flushed = False
+        return frame
+
+    def announce(self) -> list[Frame]:
+        """Every frame that may go now, where nobody else wants credits."""
+        frames = []
+        while self.offer() is not None:
+            frames.append(self.cut())
+        return frames
+
+    def count(self, kind: FrameKind) -> int:
+        """Frames of a kind that are in flight."""
+        return sum(self.kind(frame.position) == kind for frame in self.in_flight)
+
+    def kind(self, position: int) -> FrameKind:
+        """What a frame that begins at `position` is by now."""
+        if position < self._given:
+            return "prompt"
+        return "certain" if position < self.verified else "draft"
 
     def concerns(self, sample: Sample) -> bool:
         """Whether the frame of the sample is alive; other samples mean nothing."""
@@ -157,7 +212,7 @@ class Schedule:
             )
         if frame.position == self._canonical and len(frame.tokens) == self.prefill_chunk and frame.end <= self._prompt:
             self._canonical = frame.end
-        return self._verify(sample.tokens) if sample.tokens else Step(self._announce())
+        return self._verify(sample.tokens) if sample.tokens else Step()
 
     def abort(self) -> Step:
         """Ends the request wherever it is."""
@@ -173,7 +228,6 @@ class Schedule:
 
     def _verify(self, sampled: Sequence[int]) -> Step:
         """Takes over what was sampled after each token of a frame, up to the first that is not the draft there."""
-        was_full = len(self.in_flight) + 1 >= self.stages
         if self.verified > self._given:  # the first token is the prefill's, and costs no decode cycle
             self.counts.cycles += self.stages if self._refilling else 1
         start = self.verified
@@ -198,9 +252,8 @@ class Schedule:
             return Step([self._end()], tokens, finish)
         if rejected:
             self._roll_back()
-        full_cycle = was_full and accepted and not self._refilling
         self._refilling = not accepted
-        return Step(self._announce(), tokens, None, rejected, full_cycle)
+        return Step((), tokens, None, rejected)
 
     def _finish(self, token: int) -> Finish | None:
         """Whether the request ends with `token`, the newest that is verified."""
@@ -221,33 +274,17 @@ class Schedule:
         self.running = False
         return Rollback(self.sequence, self.epoch)
 
-    def _announce(self, *, flush: bool = False) -> list[Frame]:
-        """Cuts as many frames as there are tokens and credits; `flush` cuts what would wait for more drafts."""
-        frames = []
-        while (end := self._cut(flush=flush)) is not None:
-            start = self.announced
-            frame = Frame(
-                index=next(self.numbers),
-                sequence=self.sequence,
-                epoch=self.epoch,
-                position=start,
-                tokens=tuple(self.tokens[start:end]),
-                wants_sample=end >= self._given,
-            )
-            self.announced = end
-            self.in_flight.append(frame)
-            frames.append(frame)
-        return frames
-
-    def _cut(self, *, flush: bool) -> int | None:
-        """Where the next frame ends: a prompt chunk, then what the policy says. None while there is nothing to cut."""
+    def _cut(self) -> int | None:
+        """Where the next frame ends: a prompt chunk, then what the policy says. None while there is nothing to send."""
         start, policy = self.announced, self.policy
+        if not self.running:
+            return None
         if start < self._given:
             if len(self.in_flight) >= policy.chunks:
                 return None
             return min(start + self.prefill_chunk, self._prompt) if start < self._prompt else start + 1
         if start == len(self.tokens) or len(self.in_flight) >= policy.credits:
             return None
-        if self.wants_draft() and not flush:
+        if self.wants_draft() and not self._flushed:
             return None
         return min(start + policy.width, len(self.tokens))

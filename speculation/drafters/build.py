@@ -39,7 +39,7 @@ def build_drafters(config: EngineConfig, vocab_size: int, offered: Sequence[Choi
     make = _loader(row.loader)(config, vocab_size)
     grammars = load_grammars(Path(config.model)) if row.has_opinion else None
     drafters = []
-    for slot in range(config.sequences):
+    for slot in range(config.max_num_seqs):
         drafter: Drafter = SwitchedDrafter(make(slot), config.drafter.name, offered)
         if config.emulate.draft_ms:
             drafter = EmulatedDrafter(drafter, config.emulate.draft_ms)

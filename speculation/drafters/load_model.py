@@ -39,7 +39,7 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], ModelDrafter]
             dtype=getattr(torch, engine.dtype),
             device=torch.device(config.device),
             max_len=capacity,
-            sequences=engine.sequences,
+            sequences=engine.max_num_seqs,
             progress=progress.update,
         )
     return lambda slot: ModelDrafter(shard, facts.vocab_size, capacity, slot)

@@ -73,7 +73,8 @@ class _Simulation:
 
     def run(self, tokens: int) -> Prediction:
         self._announce([Open(0, self.schedule.epoch, _PROMPT, Sampling(seed=0))])
-        self._announce(self.schedule.start([_RIGHT] * _PROMPT, tokens).control)
+        self.schedule.start([_RIGHT] * _PROMPT, tokens)
+        self._announce(self.schedule.announce())
         before = [0.0] * len(self.stages)
         while self.schedule.running:
             self.now, _, action = heapq.heappop(self.events)
@@ -122,7 +123,7 @@ class _Simulation:
 
     def _commit(self) -> None:
         step: Step = self.schedule.sample(self.inbox.popleft())
-        self._announce(step.control)
+        self._announce([*step.control, *self.schedule.announce()])
         if step.tokens:
             self.last_at = self.now
             self.first_at = self.first_at or self.now
@@ -130,7 +131,8 @@ class _Simulation:
     def _drafted(self) -> None:
         assert self.acceptance is not None
         token = _RIGHT if self.rng.random() < self.acceptance else _WRONG
-        self._announce(self.schedule.draft(token).control)
+        self.schedule.draft(token)
+        self._announce(self.schedule.announce())
 
     # --- stages ---
 

@@ -149,19 +149,23 @@ def test_aborts_anywhere_do_not_touch_the_next_request(engine: LocalEngine) -> N
 def test_queued_requests_are_served_in_order_and_can_be_aborted_while_they_wait(engine: LocalEngine) -> None:
     engine.drafting.use(NoDrafter())
     client = engine.client
+    others = [client.send(PROMPT, 900) for _ in range(engine.config.max_num_seqs - 1)]  # leave one slot
     running, waiting, last = (client.send(PROMPT, 20) for _ in range(3))
     client.abort(waiting)
     seen: list[str] = []
     finishes: dict[str, str] = {}
     while len(finishes) < 3:
         message = client.receive()
-        if not isinstance(message, Tokens):
+        if not isinstance(message, Tokens) or message.id in others:
             continue
         seen += [message.id] * len(message.tokens)
         if message.finish is not None:
             finishes[message.id] = message.finish
     assert finishes == {running: "length", waiting: "abort", last: "length"}
     assert seen == [running] * 20 + [last] * 20
+    for other in others:
+        client.abort(other)
+    assert all(result.finish == "abort" for result in client.results(dict.fromkeys(others)).values())
 
 
 def test_counts_add_up(engine: LocalEngine) -> None:

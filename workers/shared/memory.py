@@ -82,8 +82,8 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     vocabulary, hidden = embedding.shape
     if module.head == "target":
         elements += hidden * (vocabulary if module.draft_token_ids is None else len(module.draft_token_ids))
-    kv = kv_bytes_per_position(read_json(Path(config.model) / "config.json"), module.layers, config.sequences, item)
-    return elements * item, kv + config.sequences * len(module.anchors) * hidden * item
+    kv = kv_bytes_per_position(read_json(Path(config.model) / "config.json"), module.layers, config.max_num_seqs, item)
+    return elements * item, kv + config.max_num_seqs * len(module.anchors) * hidden * item
 
 
 def stage_need(config: EngineConfig, stage: int) -> Need:
@@ -110,7 +110,7 @@ def model_bytes(
             held["rows"] = entries[EMBEDDING].nbytes
             if not (last and HEAD not in entries):
                 del held[EMBEDDING]
-    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), config.sequences, item)
+    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), config.max_num_seqs, item)
     return sum(held.values()), kv
 
 
@@ -136,7 +136,7 @@ def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
     per_position = sum(need.kv_bytes_per_position for need in needs)
     longest = (usable - weights) // per_position if per_position else 0
     if longest >= 1:
-        mend = f"use --max-model-len {longest} or less, or fewer --sequences"
+        mend = f"use --max-model-len {longest} or less, or fewer --max-num-seqs"
     else:
         mend = "the weights alone do not fit: use more devices or hosts, --dtype bfloat16 or another model"
     raise ConfigError(
@@ -151,7 +151,7 @@ def report(needs: Iterable[Need], config: EngineConfig) -> list[str]:
     lines = []
     for need in needs:
         kv = need.kv_bytes_per_position * config.max_model_len
-        slots = f" ({config.sequences} x {config.max_model_len} positions)" if kv else ""
+        slots = f" ({config.max_num_seqs} x {config.max_model_len} positions)" if kv else ""
         where = f"{need.host} {need.device}".strip()
         lines.append(f"{need.who} on {where}: {_shown(need.weight_bytes)} weights, {_shown(kv)} KV{slots}")
     return lines

@@ -269,6 +269,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     rehearsal: bool  # the sampler takes drafts by chance: the text means nothing
     emulated: Emulation = Emulation()
     num_speculative_tokens: int = 0  # drafts a frame; 0: one token a frame, and frames in every stage
+    max_num_seqs: int = 1  # requests that run at a time
     fingerprint: dict[str, str] = {}  # see workers.shared.fingerprint
 
 
@@ -312,6 +313,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     controller: ControllerStatus
     stages: list[StageTimings]
     dropped: int = 0  # messages that rank 0 could not read
+    credits: dict[str, int] = {}  # frames in flight, by kind: certain, draft, prompt
 
 
 class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):

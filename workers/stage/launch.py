@@ -92,7 +92,7 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
             dtype=getattr(torch, config.dtype),
             device=torch.device(config.device(index)),
             max_len=config.max_model_len,
-            sequences=config.sequences,
+            sequences=config.max_num_seqs,
             progress=progress.update,
         )
 

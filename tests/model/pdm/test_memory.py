@@ -20,7 +20,7 @@ from workers.shared.memory import module_bytes
 
 def engine(module: Path, target: Path, length: int = 100) -> EngineConfig:
     drafter = DrafterConfig("pdm", module=str(module), module_target="tiny")
-    return EngineConfig(str(target), (4, 4), inproc_endpoints(2), max_model_len=length, sequences=3, drafter=drafter)
+    return EngineConfig(str(target), (4, 4), inproc_endpoints(2), max_model_len=length, max_num_seqs=3, drafter=drafter)
 
 
 @pytest.mark.parametrize("head", ["own", "target"])

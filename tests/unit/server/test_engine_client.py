@@ -33,7 +33,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[StubEngine]:
 
 @pytest.fixture
 async def client(engine: StubEngine) -> AsyncIterator[EngineClient]:
-    client = EngineClient(engine.endpoint, capacity=2, health_timeout=0.5, clock=time.monotonic, probe_interval=0.05)
+    client = EngineClient(engine.endpoint, max_queue=1, health_timeout=0.5, clock=time.monotonic, probe_interval=0.05)
     await client.start()
     await until(lambda: client.healthy)
     yield client
@@ -116,7 +116,7 @@ RESUME = {"resume_attempts": 2, "resume_timeout": 10.0}
 
 async def started(engine: StubEngine, **options: Any) -> EngineClient:
     client = EngineClient(
-        engine.endpoint, capacity=4, health_timeout=0.5, clock=time.monotonic, probe_interval=0.05, **options
+        engine.endpoint, max_queue=3, health_timeout=0.5, clock=time.monotonic, probe_interval=0.05, **options
     )
     await client.start()
     return client
@@ -273,7 +273,7 @@ def test_a_process_that_was_suspended_does_not_blame_the_engine() -> None:
 
 async def test_a_suspended_server_goes_on_with_its_requests(engine: StubEngine) -> None:
     now = 0.0
-    client = EngineClient(engine.endpoint, capacity=2, health_timeout=5.0, clock=lambda: now, probe_interval=0.02)
+    client = EngineClient(engine.endpoint, max_queue=1, health_timeout=5.0, clock=lambda: now, probe_interval=0.02)
     await client.start()
     await until(lambda: client.healthy)
     engine.pause_after = 1

@@ -122,7 +122,8 @@ class PipelineSim:
             outcomes.append(self._outcome)
             reused = self.schedule.reusable(request.prompt) if self._reuse else 0
             self._send_control([Open(0, self.schedule.epoch, len(request.prompt), Sampling(seed=0), reused)])
-            self._apply(self.schedule.start(request.prompt, request.max_tokens, request.stop_tokens, reused, given))
+            self.schedule.start(request.prompt, request.max_tokens, request.stop_tokens, reused, given)
+            self._apply(Step())
             self._current = number
             if request.abort_after is not None:
                 self._after(request.abort_after, self._abort, number)
@@ -163,7 +164,7 @@ class PipelineSim:
                 self._channel(("control", index), self._hear, index, message)
 
     def _apply(self, step: Step) -> None:
-        self._send_control(step.control)
+        self._send_control([*step.control, *self.schedule.announce()])
         if step.tokens:
             if not self._outcome.tokens:
                 self._outcome.first_at = self.now
@@ -198,13 +199,15 @@ class PipelineSim:
         wanted, self._drafting = self._drafting, None
         if wanted == (self.schedule.epoch, len(self.schedule.tokens)) and self.schedule.wants_draft():
             if self._rng.random() < self._silence:
-                self._send_control(self.schedule.flush().control)
+                self.schedule.flush()
+                self._send_control(self.schedule.announce())
                 self._check()
                 return
             right = target(self.schedule.tokens)
             accept = self._acceptance
             good = accept(wanted[1]) if callable(accept) else self._rng.random() < accept
-            self._apply(self.schedule.draft(right if good else (right + 1) % VOCABULARY))
+            self.schedule.draft(right if good else (right + 1) % VOCABULARY)
+            self._apply(Step())
         else:
             self._draft()
 

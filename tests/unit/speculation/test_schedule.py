@@ -11,7 +11,6 @@ from speculation.decisions.policy import FramePolicy, draft_then_verify, pipelin
 from speculation.decisions.schedule import Schedule
 from tests.unit.speculation.pipeline_sim import VOCABULARY, PipelineSim, Request, plain, target
 from workers.shared.errors import OutOfStep
-from workers.shared.frames import Frame
 from workers.shared.messages import Rollback, Sample, SpeculationCounts
 
 requests = st.builds(
@@ -149,18 +148,20 @@ def test_draft_then_verify_takes_the_rounds_of_the_textbook(
 def test_draft_then_verify_sends_what_there_is_when_the_drafter_falls_silent() -> None:
     schedule = Schedule(0, 3, draft_then_verify(3, 4), 4, itertools.count())
     schedule.start([1, 2], 20)
-    assert schedule.sample(Sample(0, 0, 2, (3,))).control == []
+    assert len(schedule.announce()) == 1
+    schedule.sample(Sample(0, 0, 2, (3,)))
     for token in (4, 5):
-        assert schedule.draft(token).control == []
-    (frame,) = schedule.flush().control
-    assert isinstance(frame, Frame)
+        schedule.draft(token)
+        assert schedule.offer() is None, "more drafts may join the frame"
+    schedule.flush()
+    (frame,) = schedule.announce()
     assert (frame.position, frame.tokens) == (2, (3, 4, 5))
     assert not schedule.wants_draft()
     step = schedule.sample(Sample(0, 0, 3, (4, 5, 6)))
     assert list(step.tokens) == [4, 5, 6]
     assert not step.rejected
-    (frame,) = schedule.flush().control
-    assert isinstance(frame, Frame)
+    schedule.flush()
+    (frame,) = schedule.announce()
     assert (frame.epoch, frame.position, frame.tokens) == (0, 5, (6,))
 
 
@@ -168,10 +169,12 @@ def test_what_was_sampled_behind_an_end_token_or_the_limit_is_never_told() -> No
     for max_tokens, stop, finish in ((20, (5,), "stop"), (3, (), "length")):
         schedule = Schedule(0, 2, draft_then_verify(2, 8), 4, itertools.count())
         schedule.start([1, 2], max_tokens, stop)
+        schedule.announce()
         schedule.sample(Sample(0, 0, 2, (3,)))
         schedule.draft(4)
         if finish == "stop":
             schedule.draft(5)
+        schedule.announce()
         assert len(schedule.in_flight) == 1, "no draft behind the last of use"
         step = schedule.sample(Sample(0, 0, 3, (4, 5, 6)[: len(schedule.tokens) - 2]))
         assert (list(step.tokens), step.finish) == ([4, 5], finish)
@@ -181,8 +184,10 @@ def test_what_was_sampled_behind_an_end_token_or_the_limit_is_never_told() -> No
 def test_a_sample_longer_than_its_frame_is_fatal() -> None:
     schedule = Schedule(0, 2, draft_then_verify(2, 1), 4, itertools.count())
     schedule.start([1, 2], 20)
+    schedule.announce()
     schedule.sample(Sample(0, 0, 2, (3,)))
     schedule.draft(4)
+    schedule.announce()
     with pytest.raises(OutOfStep):
         schedule.sample(Sample(0, 0, 3, (4, 5, 6)))
 
@@ -210,6 +215,7 @@ def new_schedule() -> Schedule:
 def test_stale_samples_mean_nothing_and_misplaced_ones_are_fatal() -> None:
     schedule = new_schedule()
     schedule.start([1, 2], 5)
+    schedule.announce()
     assert not schedule.sample(Sample(0, 7, 2, (9,))).tokens
     with pytest.raises(OutOfStep, match="position 4"):
         schedule.sample(Sample(0, 0, 4, (9,)))
@@ -218,6 +224,7 @@ def test_stale_samples_mean_nothing_and_misplaced_ones_are_fatal() -> None:
 def test_a_sample_where_none_was_wanted_is_fatal() -> None:
     schedule = new_schedule()
     schedule.start([1, 2, 3, 4, 5], 5)
+    schedule.announce()
     with pytest.raises(OutOfStep):
         schedule.sample(Sample(0, 0, 4, (9,)))
 
@@ -225,12 +232,14 @@ def test_a_sample_where_none_was_wanted_is_fatal() -> None:
 def test_abort_raises_the_epoch_and_frees_the_slot() -> None:
     schedule = new_schedule()
     schedule.start([1, 2], 5)
+    schedule.announce()
     step = schedule.abort()
     assert list(step.control) == [Rollback(0, 1)]
     assert not schedule.running
+    assert schedule.offer() is None
     assert schedule.abort().control == ()
-    (frame,) = schedule.start([3], 2).control
-    assert not isinstance(frame, Rollback)
+    schedule.start([3], 2)
+    (frame,) = schedule.announce()
     assert (frame.epoch, frame.position) == (1, 0)
 
 
@@ -242,15 +251,16 @@ def test_start_refuses_what_cannot_run(prompt: list[int], max_tokens: int) -> No
 
 def test_what_an_earlier_engine_gave_is_computed_in_the_frames_it_had_by_all_stages_at_once() -> None:
     schedule = new_schedule()
-    control = list(schedule.start([1, 2, 3, 4, 5], 20, generated=[6, 7, 8]).control)
+    schedule.start([1, 2, 3, 4, 5], 20, generated=[6, 7, 8])
+    control = schedule.announce()
     frames = []
     while control:
         frame = control.pop(0)
-        assert isinstance(frame, Frame)
         frames.append((frame.position, frame.tokens, frame.wants_sample))
         assert len(schedule.in_flight) == min(schedule.stages, 5 - len(frames) + 1)
         if not frame.wants_sample:
-            control += schedule.sample(Sample(0, 0, frame.end)).control
+            schedule.sample(Sample(0, 0, frame.end))
+            control += schedule.announce()
     assert frames == [
         (0, (1, 2, 3, 4), False),
         (4, (5,), False),

@@ -10,7 +10,6 @@ from speculation.decisions.policy import pipelined
 from speculation.decisions.schedule import Schedule
 from speculation.decisions.slots import choose_slot
 from tests.unit.speculation.pipeline_sim import PipelineSim, Request, plain
-from workers.shared.frames import Frame
 from workers.shared.messages import Sample
 
 CHUNK = 4
@@ -18,13 +17,13 @@ CHUNK = 4
 
 def served(slot: Schedule, prompt: list[int], new: int = 3) -> Schedule:
     """Runs a request through a slot, with a pipeline that answers at once."""
-    waiting = list(slot.start(prompt, new, reused=slot.reusable(prompt)).control)
+    slot.start(prompt, new, reused=slot.reusable(prompt))
+    waiting = slot.announce()
     while waiting:
         frame = waiting.pop(0)
-        assert isinstance(frame, Frame)
         tokens = (9,) if frame.wants_sample else ()
-        step = slot.sample(Sample(slot.sequence, frame.epoch, frame.end, tokens))
-        waiting += [item for item in step.control if isinstance(item, Frame)]
+        slot.sample(Sample(slot.sequence, frame.epoch, frame.end, tokens))
+        waiting += slot.announce()
     assert not slot.running
     return slot
 
@@ -47,8 +46,8 @@ def test_whole_prompt_chunks_are_kept_and_nothing_else() -> None:
 
 def test_an_aborted_prefill_keeps_what_came_through() -> None:
     fresh = slot()
-    first, _ = fresh.start(list(range(16)), 3).control
-    assert isinstance(first, Frame)
+    fresh.start(list(range(16)), 3)
+    first, _ = fresh.announce()
     fresh.sample(Sample(0, 0, first.end))
     fresh.abort()
     assert fresh.kept == CHUNK

@@ -102,9 +102,23 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             PIPELINE, "Prompt tokens that move through the pipeline together; whole chunks are reused by later prompts"
         ),
     ] = 128
-    sequences: Annotated[
-        AtLeastOne, about(PIPELINE, "KV slots: conversations whose beginnings are kept in the cache")
-    ] = 2
+    max_num_seqs: Annotated[
+        AtLeastOne,
+        about(
+            PIPELINE,
+            "Requests that run at a time, each in a KV slot of max-model-len positions; idle slots keep the beginnings "
+            "of conversations",
+            was="sequences",
+        ),
+    ] = 4
+    prefill_share: Annotated[
+        Share,
+        about(
+            PIPELINE,
+            "Share of the frames in flight that prompts may have while other requests decode, at least one frame: less "
+            "of it, and a long prompt delays the others less and takes longer itself",
+        ),
+    ] = 0.5
     delta: Annotated[NotNegative, about(SPECULATION, "Frames in flight beyond one a stage")] = 0
     stall_timeout: Annotated[
         Seconds, about(PIPELINE, "Seconds without an answer after which a stage that serves is taken for hung")
