@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help install serve test lint format types contracts unit options models constraints clean
+.PHONY: help install serve test lint format types contracts unit chaos options models constraints clean
 
 help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
 	@echo "make test                 install, then run lint, types, import contracts and all tests"
 	@echo "make install              create $(VENV) with everything, versions pinned in constraints.txt"
 	@echo "make unit                 the tests that need neither torch nor processes (seconds)"
+	@echo "make chaos [FAULTS=40]    kill, stop and slow processes under load at random moments, for an hour or so"
 	@echo "make format               format the code and mend what the linter can mend"
 	@echo "make options              write docs/options.md from the declarations"
 	@echo "make models               write docs/models.md from the tables that decide what is served"
@@ -51,6 +52,11 @@ contracts: $(INSTALLED)
 
 unit: $(INSTALLED)
 	$(BIN)/pytest tests/unit
+
+FAULTS ?= 40
+
+chaos: $(INSTALLED)
+	ECHELON_CHAOS=$(FAULTS) $(BIN)/pytest -s tests/e2e/test_chaos.py
 
 options: $(INSTALLED)
 	$(BIN)/python -m tests.options_page > docs/options.md

@@ -53,6 +53,10 @@ class ServerFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     request_timeout: Annotated[
         Seconds | None, about(API, "Seconds from the arrival of a request to its last token", default="any")
     ] = None
+    shutdown_timeout: Annotated[
+        Annotated[float, Meta(ge=0)],
+        about(API, "Seconds in which open requests may finish after SIGTERM, while new ones get 503"),
+    ] = 20.0
     header_timeout: Annotated[Seconds, about(API, "Seconds in which the headers of a request must arrive")] = 30.0
     body_timeout: Annotated[Seconds, about(API, "Seconds in which its body must arrive")] = 30.0
     max_body_bytes: Annotated[AtLeastOne, about(API, "Longest body")] = 8 * 1024 * 1024

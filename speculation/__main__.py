@@ -19,25 +19,27 @@ from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.model_files.facts import read_facts
+from workers.shared.processes.logs import configure, tell
 from workers.shared.time_slices import be_punctual, settle
 
 
 def main() -> int:
     """Runs rank 0; 2 is the exit code of an error that a restart would not mend."""
     die_with_parent()
-    be_punctual()
     parser = argparse.ArgumentParser(prog="python -m speculation", description="Runs rank 0: queue, schedule, drafter.")
     parser.add_argument("--config", type=Path, required=True, help="engine configuration, .json or .toml")
     arguments = parser.parse_args()
     try:
+        configure("rank 0")
+        be_punctual()
         config = load_config(arguments.config)
         check_config(config)
         serve(config)
     except ConfigError as error:
-        print(f"speculation rank: {error}", file=sys.stderr)
+        tell(f"speculation rank: {error}", error=True)
         return 2
     except EchelonError as error:
-        print(f"speculation rank: {error}", file=sys.stderr)
+        tell(f"speculation rank: {error}", error=True)
         return 1
     return 0
 

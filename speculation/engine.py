@@ -11,12 +11,13 @@ from speculation.channels import Channels
 from speculation.decisions.admission import refusal
 from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim, Credits
+from speculation.decisions.grammar_gate import GrammarGate
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import FRAME_KINDS, Schedule, Step
 from speculation.decisions.slots import choose_slot
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
-from speculation.group import PING_INTERVAL, StageGroup
+from speculation.group import StageGroup
 from speculation.stats import StatsRecorder
 from speculation.stream import Request, Stream
 from workers.shared.config import EngineConfig
@@ -24,6 +25,7 @@ from workers.shared.errors import OutOfStep
 from workers.shared.fingerprint import engine_fingerprint
 from workers.shared.messages import (
     Abort,
+    Compiled,
     EngineInfo,
     Failed,
     Failure,
@@ -72,6 +74,7 @@ class Engine:
             for slot, drafter in enumerate(drafters)
         ]
         self._least_recent = list(range(config.max_num_seqs))  # slots, the one used longest ago first
+        self._gate: GrammarGate[Request] = GrammarGate()
         self._queue: deque[Request] = deque()
         self._running: list[Stream] = []  # in the order they began
         self._credits = Credits(policy.chunks, config.prefill_share)
@@ -113,7 +116,7 @@ class Engine:
     def _serve_while(self, condition: Callable[[], bool]) -> None:
         more = False
         while condition() and not self._stopping:
-            self._channels.wait(0 if more else PING_INTERVAL)
+            self._channels.wait(0 if more else self._group.interval)
             self._turn()
             more = self._draft_ahead()
 
@@ -145,11 +148,16 @@ class Engine:
             self._on_result(message)
         while (request := self._channels.request()) is not None:
             self._on_request(*request)
-        if self._group.check(time.monotonic()):
+        if self._group.check(time.monotonic(), self._awaited):
             for client in {request.client for request in self._requests()} - {None}:
                 self._answer(client, KeepAlive())
         for client in self._channels.vanished():
             self._forget(client)
+
+    def _awaited(self) -> int | None:
+        """The oldest frame that is alive, -1 where a request runs without any, None if no request runs."""
+        oldest = [stream.schedule.oldest for stream in self._running if stream.schedule.in_flight]
+        return min(oldest, default=-1 if self._running else None)
 
     # --- from the stages ---
 
@@ -158,6 +166,8 @@ class Engine:
             started, announced = time.perf_counter_ns(), self._channels.announce_ns
             self._on_sample(message)
             self._stats.committed(time.perf_counter_ns() - started - (self._channels.announce_ns - announced))
+        elif isinstance(message, Compiled):
+            self._enqueue(self._gate.compiled(message.number))
         elif isinstance(message, Pong):
             for client, number in self._group.pong(message):
                 self._channels.answer(client, self._status(number))
@@ -248,8 +258,6 @@ class Engine:
 
     def _draft_ahead(self) -> bool:
         """Makes one draft if any is wanted, and returns whether there is more to do; a sample may be waiting first."""
-        if not self._running:
-            return False
         more = any(stream.drafter.advance() for stream in self._running)
         for slot in self._credits.drafting(self._claims()):
             started = time.perf_counter_ns()
@@ -271,33 +279,35 @@ class Engine:
             if (error := refusal(message, self._info.max_model_len, self._info.vocab_size)) is not None:
                 self._channels.answer(client, Failed(message.id, error))
                 return
-            self._queue.append(Request(client, message))
-            self._start_next()
+            passed, todo = self._gate.arrived(Request(client, message), message.sampling.grammar)
+            if todo is not None:
+                self._drafters[0].prepare(message.sampling)
+                self._channels.announce([todo])
+            self._enqueue(passed)
+
+    def _enqueue(self, requests: Sequence[Request]) -> None:
+        self._queue.extend(requests)
+        self._start_next()
 
     def _start_next(self) -> None:
         """Begins as many requests as there are idle slots for."""
-        while self._queue and not self._calibrating:
-            idle = [slot for slot in self._least_recent if self._streams[slot].request is None]
-            if not idle:
-                return
-            request = self._queue.popleft()
-            session = self._controller.begin(request.generate.max_tokens)
-            slot, reused = self._choose_slot(idle, request, session)
-            self._least_recent.remove(slot)
-            self._least_recent.append(slot)
-            self._begin(self._streams[slot], request, reused, session)
+        while self._queue and not self._calibrating and len(self._running) < len(self._streams):
+            self._start(self._queue.popleft())
 
-    def _choose_slot(self, idle: Sequence[int], request: Request, session: Deciding) -> tuple[int, int]:
-        """Slot and reused positions. Those whose hidden states are lost only count where nobody listens."""
+    def _start(self, request: Request) -> None:
+        """Begins a request in the idle slot that suits it best."""
+        idle = [slot for slot in self._least_recent if self._streams[slot].request is None]
+        session = self._controller.begin(request.generate.max_tokens)
         schedules = [stream.schedule for stream in self._streams]
         scored = request.generate.sampling.prompt_logprobs is not None  # which takes every frame of the prompt
-
-        def kept(slot: int) -> int | None:
-            return 0 if scored else self._drafters[slot].kept() if session.choice.listens else None
-
-        slot, reused = choose_slot(schedules, idle, request.generate.prompt, kept)
-        states = self._drafters[slot].kept()
-        if states is not None and states < reused:
+        slot, reused = choose_slot(
+            schedules,
+            idle,
+            request.generate.prompt,
+            lambda slot: 0 if scored else self._drafters[slot].kept() if session.choice.listens else None,
+        )
+        kept = self._drafters[slot].kept()
+        if kept is not None and kept < reused:
             session.deafen()
         return slot, reused
 
@@ -316,15 +326,17 @@ class Engine:
                 self._give(stream, step)
                 self._finish(stream)
                 return
-        for request in self._queue:
+        for request in [*self._queue, *self._gate.waiting]:
             if request.named(client, identifier):
-                self._queue.remove(request)
+                if not self._gate.leave(request):
+                    self._queue.remove(request)
                 self._answer(client, Tokens(identifier, [], finish="abort", counts=SpeculationCounts()))
                 return
 
     def _requests(self) -> list[Request]:
         """Those that run or wait."""
-        return [*(stream.request for stream in self._running if stream.request is not None), *self._queue]
+        running = [stream.request for stream in self._running if stream.request is not None]
+        return [*running, *self._queue, *self._gate.waiting]
 
     def _forget(self, client: bytes) -> None:
         """A client has gone: nobody would read its answers. Those that wait go first, so that none of them starts."""
@@ -344,7 +356,7 @@ class Engine:
             number=number,
             info=self._info,
             running=len(schedules),
-            waiting=len(self._queue),
+            waiting=len(self._queue) + len(self._gate.waiting),
             stats=self._stats.report(
                 [schedule.counts for schedule in schedules],
                 announce_ns=self._channels.announce_ns,

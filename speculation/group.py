@@ -1,17 +1,20 @@
 """The stages as a group: whether all are ready, whether one has left, and whether all of them still turn."""
 
-import sys
+import time
 from collections.abc import Callable
 
 from speculation.channels import Channels
-from speculation.decisions.health import PingRounds
+from speculation.decisions.health import PingRounds, Progress
+from speculation.decisions.roll_call import RollCall
+from workers.decisions.patience import frame_limit
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import Fingerprint, disagreement
 from workers.shared.messages import Failure, Ping, Pong, Ready, StageTimings
+from workers.shared.processes.logs import tell
 
-PING_INTERVAL = 1.0  # seconds
-_LOOK_INTERVAL = 1.0  # seconds between two looks at who has left, which would cost too much in every turn
+_INTERVAL = 1.0  # seconds between two pings, and two looks at who has left, which would cost too much in every turn
+_PINGS = 4  # at least, before a stage is taken for hung
 _LAST_WORDS = 0.5  # seconds that the reason of a stage that has left may take to arrive
 
 
@@ -19,9 +22,13 @@ class StageGroup:
     """Raises `PeerLost`, or `ConfigError` where a restart would not mend it, as soon as the group cannot go on."""
 
     def __init__(self, config: EngineConfig, channels: Channels) -> None:
-        self._stages = config.stages
+        self._addresses = config.endpoints.control
+        self._ready_timeout = config.ready_timeout
         self._channels = channels
-        self._pings = PingRounds(config.stages, PING_INTERVAL, config.stall_timeout)
+        self.interval = min(_INTERVAL, config.stall_timeout / _PINGS)  # seconds between two calls of `check`, at most
+        self._pings = PingRounds(config.stages, self.interval)
+        self._progress = Progress(self.interval)
+        self._limits = config.stall_timeout, config.prefill_chunk
         self._next_look = 0.0  # monotonic seconds
 
     @property
@@ -33,37 +40,40 @@ class StageGroup:
         """Returns once every stage is ready, or when `stopping`. Until then stages may come and go.
 
         Raises `ConfigError` where a stage was started with other files, settings or another program than this rank 0,
-        whose `fingerprint` it is.
+        whose `fingerprint` it is, `PeerLost` where some are still missing after `--ready-timeout`.
         """
-        missing = set(range(self._stages))
+        roll = RollCall(self._addresses, self._ready_timeout, time.monotonic())
+        missing = roll.missing
         while missing and not stopping():
             self._channels.wait(1.0)
+            if (reminder := roll.look(time.monotonic())) is not None:
+                tell(f"rank 0: {reminder}")
             # One that has left is a straggler of an earlier rank 0, or will be started again by whoever supervises it.
             missing.update(self._channels.departed())
             while (message := self._channels.result()) is not None:
                 if isinstance(message, Ready):
                     _check_belongs(message, fingerprint)
                     missing.discard(message.stage)
-                    print(
+                    tell(
                         f"stage {message.stage}: {message.layers} layers, "
                         f"{message.weight_bytes / 2**20:.0f} MiB weights, {message.kv_bytes / 2**20:.0f} MiB KV, "
-                        f"ready in {message.seconds:.1f} s",
-                        file=sys.stderr,
-                        flush=True,
+                        f"ready in {message.seconds:.1f} s"
                     )
                 elif isinstance(message, Failure):
                     self.fail(message)
 
-    def check(self, now: float) -> bool:
-        """Looks after the stages, `now` being monotonic seconds: pings them and, once a second, sees who has left.
+    def check(self, now: float, awaited: Callable[[], int | None]) -> bool:
+        """Looks after the stages, `now` being monotonic seconds: pings them and, now and then, sees who has left.
 
-        Returns whether a second has passed.
+        `awaited` tells what `Progress` wants to know. Returns whether it was such a moment.
         """
+        limit = frame_limit(*self._limits, self.timings)
         look = now >= self._next_look
         if look:
-            self._next_look = now + _LOOK_INTERVAL
+            self._next_look = now + self.interval
             self._check_departed()
-        if (number := self._pings.due(now)) is not None:
+            self._progress.look(now, awaited(), limit)
+        if (number := self._pings.due(now, limit)) is not None:
             self._channels.announce([Ping(number)])
         return look
 

@@ -104,13 +104,12 @@ class Stream:
     def claim(self) -> Claim:
         """What it has in the pipeline and would send next."""
         schedule = self.schedule
-        wants = schedule.wants_draft()
         return Claim(
             offer=schedule.offer(),
             in_flight=len(schedule.in_flight),
             prompts=schedule.count("prompt"),
             decoding=schedule.fresh > 0,
-            draft_depth=len(schedule.tokens) - schedule.verified + 1 if wants else None,
+            draft_depth=len(schedule.tokens) - schedule.verified + 1 if schedule.wants_draft() else None,
             opens_frame=schedule.announced == len(schedule.tokens),
             acceptance=self._acceptance,
         )

@@ -171,6 +171,7 @@ class LocalEngine:
     client: Client
     drafting: Drafting
     engine: Engine
+    thread: threading.Thread  # in which it runs
     vocab_size: int
     config: EngineConfig
 
@@ -234,7 +235,7 @@ def local_engine(
     client = Client(context, config.endpoints.bus)
     try:
         client.status()
-        yield LocalEngine(client, drafting, engine, vocab_size, config)
+        yield LocalEngine(client, drafting, engine, thread, vocab_size, config)
     finally:
         engine.stop()
         for running in (thread, *stages):

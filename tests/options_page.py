@@ -8,6 +8,7 @@ from typing import Any
 from server.launcher.options import CHECK, PLAN, SERVE
 from speculation.bench.options import BENCH_PROGRAM
 from speculation.simulate.__main__ import SIMULATE_PROGRAM
+from speculation.training.options import DISTILL_PROGRAM, TRAIN_PROGRAM
 from workers.shared.options.declared import Option, options_of
 from workers.shared.options.sources import Program
 
@@ -42,6 +43,7 @@ def page() -> str:
     parts.append(_section(CHECK))
     parts.append(_section(BENCH_PROGRAM, served - {"num_speculative_tokens", "stages"}, _BENCH))
     parts.append(_section(SIMULATE_PROGRAM))
+    parts += [_section(DISTILL_PROGRAM), _section(TRAIN_PROGRAM)]
     return "\n".join(parts)
 
 

@@ -7,18 +7,20 @@ from pathlib import Path
 from workers.shared.config import load_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
+from workers.shared.processes.logs import configure, tell
 from workers.shared.time_slices import be_punctual
 
 
 def main() -> int:
     """Runs the stage; 2 is the exit code of an error that a restart would not mend."""
     die_with_parent()
-    be_punctual()
     parser = argparse.ArgumentParser(prog="python -m workers", description="Runs one stage of the pipeline.")
     parser.add_argument("--stage", type=int, required=True, help="index of the stage, from 0")
     parser.add_argument("--config", type=Path, required=True, help="engine configuration, .json or .toml")
     arguments = parser.parse_args()
     try:
+        configure(f"stage {arguments.stage}")
+        be_punctual()
         config = load_config(arguments.config)
         if not 0 <= arguments.stage < config.stages:
             raise ConfigError(f"--stage must be 0..{config.stages - 1} for a split of {config.stages} stages")
@@ -29,10 +31,10 @@ def main() -> int:
         context = zmq.Context()
         run_stage(config, arguments.stage, context, network_edges(config, context))
     except ConfigError as error:
-        print(f"stage {arguments.stage}: {error}", file=sys.stderr)
+        tell(f"stage {arguments.stage}: {error}", error=True)
         return 2
     except EchelonError as error:
-        print(f"stage {arguments.stage}: {error}", file=sys.stderr)
+        tell(f"stage {arguments.stage}: {error}", error=True)
         return 1
     except KeyboardInterrupt:
         return 0

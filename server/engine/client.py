@@ -125,6 +125,7 @@ class EngineClient:
         self._decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._draining = False
 
     # --- what routes use ------------------------------------------------------------------------------------------
 
@@ -141,6 +142,8 @@ class EngineClient:
     @property
     def status(self) -> Status:
         """The newest figures; raises `EngineUnavailable` unless the engine is healthy."""
+        if self._draining:
+            raise EngineUnavailable("the server is shutting down")
         if self.figures.status is None or not self.healthy:
             why = f" ({self._trouble})" if self._trouble else ""
             raise EngineUnavailable(f"the engine is starting, restarting or not answering; try again in a moment{why}")
@@ -179,6 +182,10 @@ class EngineClient:
     async def start(self) -> None:
         """Begins to connect; returns before the engine answers."""
         self._task = asyncio.create_task(self._run())
+
+    def drain(self) -> None:
+        """Opens no more sequences; those that are open go on."""
+        self._draining = True
 
     def shut(self, reason: str) -> None:
         """Ends every open request with an error and refuses new ones."""

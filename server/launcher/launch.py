@@ -1,52 +1,53 @@
 """`echelon serve`: starts the engine's processes and the API server, supervises them, and takes them all down."""
 
-import contextlib
 import json
+import os
 import shlex
 import shutil
-import signal
-import socket
-import ssl
-import sys
-import tempfile
+import subprocess
 import time
-import urllib.error
-import urllib.request
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import msgspec
-import zmq
 
 from server.launcher.options import ServeOptions
+from server.launcher.own_server import base_url, check_port_is_free, not_ready
 from server.launcher.prepared import check_flags, read_model, with_prepared_draft_model
 from server.launcher.processes import Child, Group, spawn, wait_for_any_exit
 from server.launcher.resolve import ModelSize, choose_split, local_endpoints, plan_engine
+from server.launcher.restarts import RestartBudget
+from server.launcher.run_folder import make_run_folder
+from server.launcher.signals import Stopped, ignore_signals, stop_signals
 from server.settings import KEYS_VARIABLE, ServerOptions, check_server, save_settings, settings_for
-from workers.shared.bus import encode, open_socket
 from workers.shared.config import EngineConfig, save_config
-from workers.shared.errors import ConfigError
+from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
-from workers.shared.messages import FromEngine, Probe, Status
+from workers.shared.memory import available_host_bytes, check_fits, needs_of, report
 from workers.shared.options.engine import EngineOptions
+from workers.shared.processes.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, configure, tell
 
 _PERMANENT = 2  # exit code of a process that a restart would not mend
 _RESTARTS = 5  # this many within
 _RESTART_WINDOW = 300.0  # seconds, and the launcher gives up
 _ENGINE_GRACE = 3.0  # seconds to leave in
 _SERVER_GRACE = 5.0
-_LOOK_MS = 100  # between two looks at processes that are starting
+_LOOK = 0.1  # seconds between two looks at processes that are starting
+_LONGEST_LOOK = 0.5
+_FIRST_WORD = 10.0  # seconds after which a slow start is explained, then after twice as long each time
+_LAST_WORDS = 10.0  # seconds beyond --ready-timeout, within which rank 0 says what is missing
 
 
-class _Stopped(BaseException):
-    """SIGINT or SIGTERM. Not an Exception, so that nothing on the way swallows it."""
+class StartFailed(EchelonError):
+    """Processes that did not come up."""
+
+    def __init__(self, reason: str, *, permanent: bool = False) -> None:
+        super().__init__(reason)
+        self.permanent = permanent
 
 
 def serve(options: ServeOptions) -> int:
     """Serves until told to stop; returns an exit code. Raises `ConfigError` for anything the flags got wrong."""
     die_with_parent()
+    os.environ[FORMAT_VARIABLE], os.environ[LEVEL_VARIABLE] = options.log_format, options.log_level  # for all processes
+    configure("launcher")
     check_server(options.api)
     check_flags(options.engine, options.model)
     check_port_is_free(options.api.host, options.api.port)
@@ -54,20 +55,20 @@ def serve(options: ServeOptions) -> int:
         try:
             model = read_model(options.model)
             engine = with_prepared_draft_model(options.engine)
-            run_folder = Path(tempfile.mkdtemp(prefix="echelon-"))
+            run_folder = make_run_folder()
             try:
                 return Launcher(model, engine, options.api, run_folder).run()
             finally:
                 shutil.rmtree(run_folder, ignore_errors=True)
-        except _Stopped:
+        except Stopped:
             return 0
 
 
 class Launcher:
-    """The supervisor. The API server outlives a failed engine group, answers 503 meanwhile, and finds the next one."""
+    """The supervisor. The API server outlives a failed engine group, says so meanwhile, and finds the next one."""
 
     def __init__(self, model: ModelSize, engine: EngineOptions, server: ServerOptions, run_folder: Path) -> None:
-        self._model_size = model
+        self._model = model
         self._engine_options = engine
         self._server_options = server
         self._name = server.served_model_name or model.name
@@ -75,30 +76,48 @@ class Launcher:
         self._engine = Group()
         self._server = Group()
         self._attempts = 0
-        self._failures: deque[float] = deque(maxlen=_RESTARTS)
+        self._budget = RestartBudget(_RESTARTS, _RESTART_WINDOW)
 
     def run(self) -> int:
-        """Starts everything, then restarts the engine group as often as is reasonable."""
+        """Starts everything, then restarts what fails as often as is reasonable."""
+        config = self._plan()
+        self._check_memory(config)
         try:
-            config = self._start_engine()
+            self._start_engine(config)
             self._start_server(config)
+            self._await_ready(config)
             self._announce(config)
             while True:
                 wait_for_any_exit([self._engine, self._server])
-                if (child := self._server.ended()) is not None:
-                    say(f"{child.exit_text}; stopping")
-                    return 1
-                self._restart_engine()
+                self._recover(self._failed())
+        except StartFailed as error:
+            raise ConfigError(f"{error} (see above)") from error
+        except Stopped:
+            self._drain()
+            return 0
         finally:
+            ignore_signals()
             self._server.stop(_SERVER_GRACE)
             self._engine.stop(_ENGINE_GRACE)
 
-    def _start_engine(self) -> EngineConfig:
-        """Starts rank 0 and the stages; returns once a ping has been through all of them."""
+    def _plan(self) -> EngineConfig:
+        """The configuration of the next engine: sockets are new, so that nothing of the last one gets in."""
         self._attempts += 1
-        stages = len(choose_split(self._engine_options, self._model_size))
+        stages = len(choose_split(self._engine_options, self._model))
         endpoints = local_endpoints(self._run_folder, stages, self._attempts)
-        config = plan_engine(self._engine_options, self._model_size, endpoints)
+        return plan_engine(self._engine_options, self._model, endpoints)
+
+    def _check_memory(self, config: EngineConfig) -> None:
+        """Tells what will be allocated; raises `ConfigError` where the parts on this host's CPUs do not fit together.
+
+        What is on a GPU is checked by its processes, which can ask it.
+        """
+        needs = needs_of(config)
+        for line in report(needs, config):
+            _say(line)
+        check_fits([need for need in needs if need.device == "cpu"], config.max_model_len, available_host_bytes())
+
+    def _start_engine(self, config: EngineConfig) -> None:
         path = self._run_folder / f"engine-{self._attempts}.json"
         save_config(config, path)
         rank_0 = spawn("speculation rank", "speculation", "--config", str(path), threads=config.drafter.threads)
@@ -107,31 +126,10 @@ class Launcher:
             for i in range(config.stages):
                 arguments = ("workers", "--stage", str(i), "--config", str(path))
                 self._engine.children.append(spawn(f"stage {i}", *arguments, threads=config.threads))
-        with engine_probe(config.endpoints.bus) as answered:
-            while not answered():
-                if (child := self._engine.ended()) is not None:
-                    raise _failed_start(child)
-        return config
-
-    def _restart_engine(self) -> None:
-        child = self._engine.ended()
-        assert child is not None
-        now = time.monotonic()
-        if child.process.returncode == _PERMANENT or (
-            len(self._failures) == _RESTARTS and now - self._failures[0] < _RESTART_WINDOW
-        ):
-            raise _failed_start(child)
-        self._failures.append(now)
-        say(f"{child.exit_text}; restarting the engine")
-        self._engine.stop(grace=0.0)
-        started = time.monotonic()
-        self._start_engine()
-        say(f"the engine is back after {time.monotonic() - started:.1f} s")
 
     def _start_server(self, config: EngineConfig) -> None:
-        options = self._server_options
         settings = settings_for(
-            options,
+            self._server_options,
             self._name,
             config.model,
             config.endpoints.bus,
@@ -141,101 +139,88 @@ class Launcher:
         path = self._run_folder / "server.json"
         save_settings(settings, path)
         self._server.children.append(spawn("API server", "server", "--settings", str(path)))
-        while not is_healthy(options):
-            for group in (self._server, self._engine):
-                if (child := group.ended()) is not None:
-                    raise _failed_start(child)
-            time.sleep(_LOOK_MS / 1000)
+
+    def _await_ready(self, config: EngineConfig) -> None:
+        """Returns once a ping has been through all of the engine; raises `StartFailed`."""
+        started, word, pause = time.monotonic(), _FIRST_WORD, _LOOK
+        while (why := not_ready(self._server_options)) is not None:
+            if (child := self._ended()) is not None:
+                raise StartFailed(child.exit_text, permanent=child.process.returncode == _PERMANENT)
+            waited = time.monotonic() - started
+            if waited > config.ready_timeout + _LAST_WORDS:
+                raise StartFailed(f"not ready after --ready-timeout {config.ready_timeout:g} s: {why}")
+            if waited > word:
+                _say(f"not ready after {waited:.0f} s of --ready-timeout {config.ready_timeout:g}: {why}")
+                word *= 2
+            time.sleep(pause)
+            pause = min(1.5 * pause, _LONGEST_LOOK)
+
+    def _ended(self) -> Child | None:
+        return self._server.ended() or self._engine.ended()
+
+    def _failed(self) -> StartFailed:
+        child = self._ended()
+        assert child is not None
+        return StartFailed(child.exit_text, permanent=child.process.returncode == _PERMANENT)
+
+    def _recover(self, failure: StartFailed) -> None:
+        """Starts again what has ended, until it is ready; raises the failure that is one too many, or permanent."""
+        while True:
+            if failure.permanent or not self._budget.allow(time.monotonic()):
+                raise failure
+            started = time.monotonic()
+            what = "the API server" if self._server.ended() is not None else "the engine"
+            _say(f"{failure}; restarting {what}")
+            config = self._plan()
+            if self._server.ended() is not None:
+                self._server.stop(grace=0.0)
+                self._start_server(config)
+            else:
+                self._engine.stop(grace=0.0)
+                while not_ready(self._server_options) is None:  # what it has heard of the last one
+                    time.sleep(_LOOK)
+                self._start_engine(config)
+            try:
+                self._await_ready(config)
+            except StartFailed as error:
+                failure = error
+                continue
+            _say(f"{what} is back after {time.monotonic() - started:.1f} s")
+            return
+
+    def _drain(self) -> None:
+        """Lets the API server finish what it has begun; another signal cuts that short."""
+        if not self._server.children or self._ended() is not None:
+            return
+        server, seconds = self._server.children[0].process, self._server_options.shutdown_timeout
+        _say(f"stopping: open requests may finish within --shutdown-timeout {seconds:g} s")
+        server.terminate()
+        try:
+            server.wait(seconds + _SERVER_GRACE)
+        except subprocess.TimeoutExpired:
+            _say("the API server does not stop by itself")
+        except Stopped:
+            _say("stopping at once")
 
     def _announce(self, config: EngineConfig) -> None:
-        base = f"{self._server_options.scheme}://{reachable(self._server_options.host)}:{self._server_options.port}"
+        base = base_url(self._server_options)
         body = {"model": self._name, "messages": [{"role": "user", "content": "Hello! Who are you?"}], "max_tokens": 64}
         split = "+".join(str(layers) for layers in config.split)
         how = f"{config.stages} stages of {split} layers, drafter {config.drafter.name}"
         if config.drafter.num_speculative_tokens:
             how += f", draft-then-verify with {config.drafter.num_speculative_tokens} drafts"
-        say(f"serving {self._name} at {base}/v1 ({how})")
+        _say(f"serving {self._name} at {base}/v1 ({how})")
         if config.rehearsal:
-            say("this is a rehearsal: the text means nothing")
+            _say("this is a rehearsal: the text means nothing")
         if config.emulate:
-            say(f"emulated: {config.emulate}; speeds are those of a rehearsal")
+            _say(f"emulated: {config.emulate}; speeds are those of a rehearsal")
         extra = "" if self._server_options.scheme == "http" else "--insecure "
         if self._server_options.api_keys:
             extra += f'-H "Authorization: Bearer ${KEYS_VARIABLE}" '
         extra += "-H 'Content-Type: application/json'"
-        say("try:")
+        _say("try:")
         print(f"curl {base}/v1/chat/completions {extra} -d {shlex.quote(json.dumps(body))}", flush=True)
 
 
-@contextlib.contextmanager
-def engine_probe(bus: str) -> Iterator[Any]:
-    """Yields a function that waits a moment and tells whether the engine and all its stages have answered."""
-    context: zmq.Context[Any] = zmq.Context()
-    bus_socket = open_socket(context, zmq.DEALER, bus, bind=False)
-    bus_socket.send(encode(Probe(0)))
-    decoder = msgspec.msgpack.Decoder(FromEngine)
-
-    def answered() -> bool:
-        return bool(bus_socket.poll(_LOOK_MS)) and isinstance(decoder.decode(bus_socket.recv()), Status)
-
-    try:
-        yield answered
-    finally:
-        bus_socket.close()
-        context.term()
-
-
-def check_port_is_free(host: str, port: int) -> None:
-    """Raises `ConfigError` before anything slow is started, if the port cannot be bound."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise ConfigError(f"--host {host} --port {port}: {error.strerror}; choose another") from error
-
-
-def reachable(host: str) -> str:
-    """An address under which a server bound to `host` can be reached from here."""
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-
-
-def is_healthy(options: ServerOptions) -> bool:
-    """Whether /health answers 200. Whose certificate it shows does not matter: it is this launcher's own server."""
-    url = f"{options.scheme}://{reachable(options.host)}:{options.port}/health"
-    context = None
-    if options.scheme == "https":
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with urllib.request.urlopen(url, timeout=2, context=context) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-def _failed_start(child: Child) -> ConfigError:
-    return ConfigError(f"{child.exit_text} (see above)")
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[None]:
-    """Turns the first SIGINT or SIGTERM into `_Stopped`; later ones do not interrupt the clean-up."""
-
-    def stop(*_: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        raise _Stopped
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def say(text: str) -> None:
-    """A line for the operator."""
-    print(f"echelon: {text}", file=sys.stderr, flush=True)
+def _say(text: str) -> None:
+    tell(f"echelon: {text}")

@@ -1,6 +1,6 @@
 """The options of this package's own commands. Those of bench, simulate, distill and train are with their programs."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
@@ -9,18 +9,27 @@ from workers.shared.options.declared import Port, about, within
 from workers.shared.options.engine import EngineOptions, ModelArgument
 from workers.shared.options.sources import Program
 
-NETWORK = "Processes started one by one"
+NETWORK, LOG = "Processes started one by one", "Log"
 
 
-class ServeOptions(ModelArgument, frozen=True, kw_only=True):
-    """Of `echelon serve`."""
+class ProcessOptions(ModelArgument, frozen=True, kw_only=True):
+    """Of everything that is started."""
 
     api: Annotated[ServerOptions, within()] = ServerOptions()
     engine: Annotated[EngineOptions, within()] = EngineOptions()
 
 
-class PlanOptions(ServeOptions, frozen=True, kw_only=True):
-    """Of `echelon plan`: those of `serve`, and where the processes run."""
+class ServeOptions(ProcessOptions, frozen=True, kw_only=True):
+    """Of `echelon serve`. Processes that are started by hand read the variables."""
+
+    log_format: Annotated[Literal["text", "json"], about(LOG, "Lines for people, or a JSON object a line")] = "text"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], about(LOG, "From which level on; info has a line a request")
+    ] = "info"
+
+
+class PlanOptions(ProcessOptions, frozen=True, kw_only=True):
+    """Of `echelon plan`: of what is started, and where."""
 
     hosts: Annotated[
         tuple[str, ...],

@@ -1,5 +1,6 @@
 """Model folders, prepared by a process of its own because that needs torch."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,16 +9,25 @@ from msgspec.structs import replace
 
 from server.launcher.resolve import ModelSize, local_endpoints, plan_engine
 from workers.shared.errors import ConfigError
+from workers.shared.lifecycle import PARENT_VARIABLE
 from workers.shared.model_files.facts import read_facts
 from workers.shared.model_files.shipped_modules import shipped_module
 from workers.shared.model_files.tensor_sizes import layer_bytes
 from workers.shared.options.engine import DEFAULT_STAGES, EngineOptions
 
+_TOLD = 2  # exit code of a program that has said in one line what is wrong
+
 
 def prepare_model(model: str) -> Path:
-    """The prepared folder of `model`; the download and conversion show their own progress on stderr."""
+    """The prepared folder of `model`; the download and conversion show their own progress on stderr.
+
+    Leaves this process where that program has said why it cannot.
+    """
     command = [sys.executable, "-m", "workers.prepare", model]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}  # a download ends with whoever wanted it
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
+    if done.returncode == _TOLD:
+        sys.exit(_TOLD)
     if done.returncode != 0:
         raise ConfigError(f"model {model} could not be prepared (see above)")
     return Path(done.stdout.splitlines()[-1])

@@ -55,8 +55,12 @@ class Group:
         return next((child for child in self.children if child.process.poll() is not None), None)
 
     def stop(self, grace: float) -> None:
-        """Asks all children to leave, and kills whatever is still there after `grace` seconds."""
-        for child in self.children:
+        """Asks the first child to leave, which the others follow, and kills what is still there after `grace` seconds.
+
+        Without a first one that lives, all are asked.
+        """
+        leading = self.children and self.children[0].process.poll() is None
+        for child in self.children[: 1 if leading else None]:
             if child.process.poll() is None:
                 child.process.terminate()
         deadline = time.monotonic() + grace

@@ -73,6 +73,17 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     yield _info(status.info)
 
 
+def _credits(in_use: Mapping[str, int]) -> Metric:
+    metric = GaugeMetricFamily(
+        "echelon:credits_in_use",
+        "Frames in flight: with verified tokens, drafts, or pieces of prompts",
+        labels=["kind"],
+    )
+    for kind, count in in_use.items():
+        metric.add_metric([kind], count)
+    return metric
+
+
 def _controller(controller: ControllerStatus) -> Iterator[Metric]:
     choice = GaugeMetricFamily("echelon:speculation_choice", "1 for what drafts now", labels=["drafter"])
     rates = GaugeMetricFamily(
@@ -84,17 +95,6 @@ def _controller(controller: ControllerStatus) -> Iterator[Metric]:
     yield from (choice, rates)
     yield _counter("speculation_switches", "Changes from one choice to another", controller.switches)
     yield _counter("speculation_probes", "Trials of choices that were not thought the best", controller.probes)
-
-
-def _credits(in_use: Mapping[str, int]) -> Metric:
-    metric = GaugeMetricFamily(
-        "echelon:credits_in_use",
-        "Frames in flight: with verified tokens, drafts, or pieces of prompts",
-        labels=["kind"],
-    )
-    for kind, count in in_use.items():
-        metric.add_metric([kind], count)
-    return metric
 
 
 def _counters(struct: Struct, prefix: str = "") -> Iterator[Metric]:

@@ -10,7 +10,7 @@ from server.errors import ApiError
 from server.middleware.error_handlers import error_response
 
 _OPEN_PATHS = frozenset(
-    {"/health", "/metrics", "/status"}
+    {"/health", "/live", "/ready", "/metrics", "/status"}
 )  # for load balancers, Prometheus and other tools of operators
 
 
@@ -49,7 +49,7 @@ def _digest(key: bytes) -> bytes:
 
 
 class RequestLimit:
-    """Answers 429 while `limit` requests are being served; `/health`, `/metrics` and `/status` do not count."""
+    """Answers 429 while `limit` requests are being served; what operators' tools read does not count."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app

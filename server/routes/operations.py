@@ -1,4 +1,4 @@
-"""GET /health, /metrics, /status and /version: what operators and their tools read."""
+"""GET /health, /live, /ready, /metrics, /status and /version: what operators and their tools read."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -15,10 +15,15 @@ def operations_router(service: Service) -> APIRouter:
     router = APIRouter()
 
     @router.get("/health")
-    async def health() -> Response:
+    @router.get("/ready")
+    async def ready() -> Response:
         with engine_errors():
             info = service.engine.info
         return JSONResponse({"status": "ok", "stages": info.stages, "rehearsal": info.rehearsal})
+
+    @router.get("/live")
+    async def live() -> Response:
+        return JSONResponse({"status": "ok"})
 
     @router.get("/metrics")
     async def metrics() -> Response:

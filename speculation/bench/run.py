@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
 
-import psutil
 from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Answer, Cell, CellKey, Folder
@@ -21,6 +20,7 @@ from speculation.bench.progress import AnswerBar
 from speculation.bench.prompts import DataSet, Prompt
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
+from workers.shared.memory import available_host_bytes
 from workers.shared.messages import StageTimings, Status
 
 _WARM_UP_TOKENS = 16
@@ -102,11 +102,11 @@ def _side_by_side(waiting: Sequence[Contender], start: Start, meter: MeterOf, wo
             stack.callback(running.stop)
             return running
 
-        before = available_bytes()
+        before = available_host_bytes()
         group = [started(waiting[0])]
         group[0].wait_until_ready()
-        taken = max(before - available_bytes(), _LEAST_BYTES)
-        room = max(0, int((available_bytes() - _SPARE_BYTES) / (_GROUP_MARGIN * taken)))
+        taken = max(before - available_host_bytes(), _LEAST_BYTES)
+        room = max(0, int((available_host_bytes() - _SPARE_BYTES) / (_GROUP_MARGIN * taken)))
         group += [started(contender) for contender in waiting[1 : 1 + room]]
         for running in group:
             running.wait_until_ready()
@@ -203,8 +203,3 @@ def _near_ties(lane: _Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet
     if asked:
         lane.last = lane.running.snapshot()
     return found
-
-
-def available_bytes() -> int:
-    """Memory that new processes could have."""
-    return int(psutil.virtual_memory().available)

@@ -149,8 +149,8 @@ class Session:
     def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
         """`tokens` were verified at `now`, and cost `cycles` pipeline cycles.
 
-        Nothing is learned from a request that is not `alone`: several share the pipeline, so neither its pace nor how
-        often a draft of it was there in time says anything. The first sample of a request is the prompt's.
+        Beside other requests, which have credits of their own, neither times nor cycles say anything of a choice: the
+        one that is in use stays until the request is `alone` again. The first sample of a request is the prompt's.
         """
         last, self._last = self._last, now if alone else None
         self._given += tokens

@@ -1,8 +1,8 @@
 """Shares the frames in flight among running requests, each to the frame worth most. No torch, no sockets, no clock.
 
-A frame with verified tokens, or with a piece of a prompt, is worth 1. A draft is worth the probability that it and all
-drafts before it are accepted. So a request alone has all its drafts in the pipeline, as many requests as there are
-credits have none, and in between there is a mixture. Equal worth: whoever was served longest ago.
+A frame with verified tokens, or with a piece of a prompt, is certain and goes first. A draft is worth the probability
+that it and all drafts before it are accepted. So a request alone has all its drafts in the pipeline, as many requests
+as there are credits have none, and in between there is a mixture. Equal worth: whoever was served longest ago.
 """
 
 from collections.abc import Iterable, Mapping
@@ -49,7 +49,7 @@ class Credits:
             and sum(claim.prompts for claim in claims.values()) >= self.most_prompts
         )
         eligible = [
-            (claim.worth(claim.offer.depth), slot)
+            (claim.offer.kind != "draft", claim.worth(claim.offer.depth), slot)
             for slot, claim in claims.items()
             if claim.offer is not None and not (held_back and claim.offer.kind == "prompt")
         ]
@@ -68,11 +68,12 @@ class Credits:
         outstanding = sum(claim.in_flight + (claim.offer is not None) for claim in claims.values())
         room = len(claims) < max(2, self.total) and outstanding <= self.total
         return self._best(
-            (claim.worth(claim.draft_depth), slot)
+            (False, claim.worth(claim.draft_depth), slot)
             for slot, claim in claims.items()
             if claim.draft_depth is not None and (room or not claim.opens_frame)
         )
 
-    def _best(self, worths: Iterable[tuple[float, int]]) -> list[int]:
-        ordered = sorted((-worth, self._served.get(slot, 0), slot) for worth, slot in worths)
-        return [slot for _, _, slot in ordered]
+    def _best(self, candidates: Iterable[tuple[bool, float, int]]) -> list[int]:
+        """Slots, those first that are certain, and then by worth: a draft that never fails is still a draft."""
+        ordered = sorted((not certain, -worth, self._served.get(slot, 0), slot) for certain, worth, slot in candidates)
+        return [slot for *_, slot in ordered]

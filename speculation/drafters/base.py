@@ -89,6 +89,9 @@ class Drafter(ABC):
         """Positions of the slot whose hidden states it has kept; None if it needs none."""
         return None
 
+    def prepare(self, sampling: Sampling) -> None:  # noqa: B027
+        """A request with this sampling will begin: what takes long may start beside. Not told of every one."""
+
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:  # noqa: B027
         """A request starts; of the slot only the reused positions are still true."""
 
@@ -150,6 +153,10 @@ class DrafterWrapper(Drafter):
     def kept(self) -> int | None:
         """What the wrapped drafter has kept."""
         return self._inner.kept()
+
+    def prepare(self, sampling: Sampling) -> None:
+        """For the wrapped drafter."""
+        self._inner.prepare(sampling)
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """For the wrapped drafter."""

@@ -20,8 +20,14 @@ class ForcedDrafter(DrafterWrapper):
         self._matcher: GrammarMatcher | None = None
         self._prompt_tokens = 0
 
+    def prepare(self, sampling: Sampling) -> None:
+        """Begins to compile the grammar, if there is one."""
+        self._inner.prepare(sampling)
+        if sampling.grammar is not None:
+            self._grammars.prepare(sampling.grammar)
+
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
-        """Compiles the grammar, if there is one."""
+        """Begins with the grammar, if there is one; waits for it where it is not compiled yet."""
         self._inner.begin(prompt, sampling, start)
         self._matcher = None if sampling.grammar is None else GrammarMatcher(self._grammars, sampling.grammar)
         self._prompt_tokens = len(prompt)

@@ -1,7 +1,7 @@
 """`python -m speculation.training.distill MODEL --out DIR`: the target's own answers, to train a draft module on."""
 
-import argparse
 import hashlib
+import os
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,15 @@ import torch
 from tqdm import tqdm
 
 from speculation.pdm.replacing import replace_bytes
-from speculation.training.arguments import not_negative, whole
 from speculation.training.examples.data import Record, data_hash
 from speculation.training.examples.prompts import pre_query, read_prompts, render, usable_instruction
 from speculation.training.interruption import EXIT_INTERRUPTED, Interrupted, StopSignals
+from speculation.training.options import DISTILL_PROGRAM, DistillOptions
 from speculation.training.parallel import local_device
 from speculation.training.teacher import load_target, load_tokenizer
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.digest import read_digest
+from workers.shared.options.sources import read
 
 _TRIES = 20  # batches of made-up instructions without a usable one before giving up
 
@@ -107,7 +108,7 @@ class _State(msgspec.Struct):
     records: int = 0
 
 
-def distill(options: argparse.Namespace) -> None:
+def distill(options: DistillOptions) -> None:
     """Runs the command line; goes on where an earlier run was interrupted."""
     device = local_device(options.device)
     prompts = None if options.prompts is None else read_prompts(options.prompts)
@@ -143,14 +144,14 @@ def distill(options: argparse.Namespace) -> None:
             replace_bytes(state_file, msgspec.json.encode(state))
 
 
-def _settings(options: argparse.Namespace, tokenizer: Any) -> dict[str, Any]:
+def _settings(options: DistillOptions, tokenizer: Any) -> dict[str, Any]:
     """Everything that decides what is written: a run goes on only with the same."""
     return {
         "model": msgspec.to_builtins(read_digest(options.model)),
         "dtype": options.dtype,
         "chat_template": hashlib.sha256(render(tokenizer, "").encode()).hexdigest(),
         "prompts": data_hash([options.prompts]) if options.prompts else None,
-        "temperatures": options.temperature,
+        "temperatures": list(options.temperature),
         "batch": options.batch,
         "max_tokens": options.max_tokens,
         "top_k": options.top_k,
@@ -181,36 +182,11 @@ def _earlier_state(out: Path, state_file: Path, settings: dict[str, Any]) -> _St
     return state
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """All options."""
-    parser = argparse.ArgumentParser(
-        prog="python -m speculation.training.distill",
-        description="Writes a model's own answers, to prompts from a file or to instructions that it makes up itself. "
-        "Run it again to go on after an interruption.",
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("model", type=Path, help="prepared model folder of the target")
-    add("--out", type=Path, required=True, help="folder of the data")
-    add("--output-name", default="answers", help="name of the .jsonl file in it")
-    add("--prompts", type=Path, help=".jsonl file with a field prompt, or a text file with one prompt a line")
-    add("--count", type=whole(1), default=1000, help="answers to write")
-    add("--temperature", type=not_negative, nargs="+", default=[0.0, 1.0], help="each prompt is answered once at each")
-    add("--batch", type=whole(1), default=16, help="prompts at a time")
-    add("--max-tokens", type=whole(1), default=320, help="of an answer")
-    add("--top-k", type=whole(0), default=0, help="sample from this many tokens; 0: from all")
-    add("--dtype", choices=("float32", "bfloat16"), default="float32")
-    add("--device", default="cpu")
-    add("--seed", type=int, default=0)
-    return parser
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: complete; 1: bad input; 3: stopped by a signal, run again to go on."""
-    options = build_parser().parse_args(arguments)
     StopSignals().install()
     try:
-        distill(options)
+        distill(read(DISTILL_PROGRAM, sys.argv[1:] if arguments is None else arguments, os.environ))
     except ConfigError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -1,65 +1,112 @@
-"""Command line of `python -m speculation.training.train`."""
+"""Options of `echelon train` and `echelon distill`."""
 
-import argparse
 from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
 
 from speculation.decisions.features import MaskRule
-from speculation.training.arguments import numbers, whole
 from speculation.training.settings import Settings
 from workers.shared.errors import ConfigError
+from workers.shared.options.declared import AtLeastOne, NotNegative, Share, about
+from workers.shared.options.sources import Program
+
+_RUN, _MODULE, _PIPELINE, _TRAINING = "Run", "Module", "Pipelines it is trained for", "Training"
+_DISTILLING = "Distilling"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """All options; those that decide the result have the defaults of `Settings`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m speculation.training.train",
-        description="Trains a draft module on a target's own answers. Run it again to go on after an interruption.",
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("model", type=Path, help="prepared model folder of the target")
-    add("--data", type=Path, required=True, nargs="+", help="data files, or folders of .jsonl and .jsonl.gz files")
-    add("--out", type=Path, required=True, help="folder of the run and of the module")
-    add("--name", help="name of the target (default: what its config.json says, or the folder's name)")
-    add("--layers", type=int, default=2, help="decoder layers of the module")
-    add("--layer-type", choices=("target", "qwen3"), default="target")
-    add("--head", choices=("own", "target"), default="own", help="trained draft head, or the target's frozen rows")
-    add("--anchors", type=numbers, required=True, help="hidden-state indices, such as 0,10,19,24,29")
-    add("--init-layers", help="target layers to start from, such as 28,29; 'last' (default) or 'none'", default="last")
-    add("--frozen-layers", type=int, default=0, help="last layers that stay the target's, and are not stored")
-    add("--init-projections", choices=("fit", "identity", "normal"), default="fit")
-    add("--draft-vocab", type=int, default=0, help="size of the draft vocabulary, built from the data; 0: all tokens")
-    add("--stages", type=numbers, default=(), help="numbers of stages to train for, such as 2,3,5,10")
-    add("--split", type=numbers, action="append", default=[], help="a fixed split, instead of --stages; repeatable")
-    add("--uneven", type=float, default=0.5, help="share of random splits, with --stages")
-    add("--acceptance", type=float, default=0.6, help="expected acceptance; decides how often each fill is drawn")
-    add(
-        "--mask",
-        choices=[rule.value for rule in MaskRule],
-        default=MaskRule.CORRECTED.value,
-        help="what rows see while the pipeline is not full: as at inference, or by the authors' rule. Only that rule: "
-        "every depth keeps a row of its own, where the authors' training shares one among the depths of a type",
-    )
-    add("--positions", type=float, default=1.0, help="share of answer positions that count in a step")
-    add("--max-length", type=int, default=1024)
-    add("--batch-tokens", type=int, default=4096)
-    add("--steps", type=int, default=1000)
-    add("--lr", type=float, default=1e-3)
-    add("--head-lr", type=float, help="default: --lr")
-    add("--schedule", choices=("cosine", "linear"), default="cosine")
-    add("--warmup", type=int, default=50)
-    add("--weight-decay", type=float, default=0.0)
-    add("--clip", type=float, default=1.0)
-    add("--autocast", action="store_true", help="bfloat16 products; master weights stay float32")
-    add("--held-out", type=float, default=0.03, help="share of prompts kept for validation; 0: no validation")
-    add("--seed", type=int, default=0)
-    add("--device", default="cpu")
-    add("--cache", type=Path, help="folder for the target's hidden states; without it the target runs in every step")
-    add("--teacher-dtype", choices=("float32", "bfloat16"), default="float32")
-    add("--save-every", type=whole(1), default=100)
-    add("--validate-every", type=whole(1), default=200)
-    add("--validation-examples", type=whole(1), default=48)
-    return parser
+class TrainOptions(Struct, frozen=True, kw_only=True):
+    """The command line."""
+
+    model: Annotated[Path, about(_RUN, "Prepared model folder of the target", place=True)]
+    data: Annotated[
+        tuple[Path, ...], about(_RUN, "Data files, or folders of .jsonl and .jsonl.gz files", metavar="PATH")
+    ]
+    out: Annotated[Path, about(_RUN, "Folder of the run and of the module", metavar="DIR")]
+    name: Annotated[
+        str | None, about(_RUN, "Name of the target", default="what its config.json says, or the folder's name")
+    ] = None
+    device: Annotated[str, about(_RUN, "cpu or cuda")] = "cpu"
+    cache: Annotated[
+        Path | None,
+        about(_RUN, "Folder for the target's hidden states; without it the target runs in every step", metavar="DIR"),
+    ] = None
+    teacher_dtype: Annotated[Literal["float32", "bfloat16"], about(_RUN, "Of the target")] = "float32"
+    save_every: Annotated[AtLeastOne, about(_RUN, "Steps between two checkpoints")] = 100
+    validate_every: Annotated[AtLeastOne, about(_RUN, "Steps between two validations")] = 200
+    validation_examples: Annotated[AtLeastOne, about(_RUN, "Examples of a validation")] = 48
+    layers: Annotated[int, about(_MODULE, "Decoder layers of the module")] = 2
+    layer_type: Annotated[Literal["target", "qwen3"], about(_MODULE, "Of its layers")] = "target"
+    head: Annotated[Literal["own", "target"], about(_MODULE, "Trained draft head, or the target's frozen rows")] = "own"
+    anchors: Annotated[tuple[int, ...], about(_MODULE, "Hidden-state indices, such as 0,10,19,24,29")]
+    init_layers: Annotated[str, about(_MODULE, "Target layers to start from, such as 28,29; 'last' or 'none'")] = "last"
+    frozen_layers: Annotated[int, about(_MODULE, "Last layers that stay the target's, and are not stored")] = 0
+    init_projections: Annotated[Literal["fit", "identity", "normal"], about(_MODULE, "How projections start")] = "fit"
+    draft_vocab: Annotated[int, about(_MODULE, "Size of the draft vocabulary, built from the data; 0: all tokens")] = 0
+    stages: Annotated[tuple[int, ...], about(_PIPELINE, "Numbers of stages, such as 2,3,5,10")] = ()
+    split: Annotated[
+        tuple[tuple[int, ...], ...], about(_PIPELINE, "A fixed split, instead of --stages; may be given several times")
+    ] = ()
+    uneven: Annotated[float, about(_PIPELINE, "Share of random splits, with --stages")] = 0.5
+    acceptance: Annotated[float, about(_PIPELINE, "Expected acceptance; decides how often each fill is drawn")] = 0.6
+    mask: Annotated[
+        MaskRule,
+        about(
+            _PIPELINE,
+            "What rows see while the pipeline is not full: as at inference, or by the authors' rule. Only that rule: "
+            "every depth keeps a row of its own, where the authors' training shares one among the depths of a type",
+        ),
+    ] = MaskRule.CORRECTED
+    positions: Annotated[float, about(_TRAINING, "Share of answer positions that count in a step")] = 1.0
+    max_length: Annotated[int, about(_TRAINING, "Tokens of an example; longer ones are cut")] = 1024
+    batch_tokens: Annotated[int, about(_TRAINING, "Tokens in a step, prompts included")] = 4096
+    steps: Annotated[int, about(_TRAINING, "Steps in all")] = 1000
+    lr: Annotated[float, about(_TRAINING, "Highest learning rate")] = 1e-3
+    head_lr: Annotated[float | None, about(_TRAINING, "That of the head", default="--lr")] = None
+    schedule: Annotated[Literal["cosine", "linear"], about(_TRAINING, "How the learning rate falls")] = "cosine"
+    warmup: Annotated[int, about(_TRAINING, "Steps in which it rises first")] = 50
+    weight_decay: Annotated[float, about(_TRAINING, "Of AdamW")] = 0.0
+    clip: Annotated[float, about(_TRAINING, "Norm to which gradients are clipped")] = 1.0
+    autocast: Annotated[bool, about(_TRAINING, "bfloat16 products; master weights stay float32")] = False
+    held_out: Annotated[Share, about(_TRAINING, "Share of prompts kept for validation; 0: no validation")] = 0.03
+    seed: Annotated[int, about(_TRAINING, "Of everything that is drawn")] = 0
+
+
+TRAIN_PROGRAM = Program(
+    "echelon train",
+    "Trains a draft module on a target's own answers. Run it again to go on after an interruption.",
+    TrainOptions,
+)
+
+
+class DistillOptions(Struct, frozen=True, kw_only=True):
+    """The command line."""
+
+    model: Annotated[Path, about(_DISTILLING, "Prepared model folder of the target", place=True)]
+    out: Annotated[Path, about(_DISTILLING, "Folder of the data", metavar="DIR")]
+    output_name: Annotated[str, about(_DISTILLING, "Name of the .jsonl file in it")] = "answers"
+    prompts: Annotated[
+        Path | None,
+        about(_DISTILLING, ".jsonl file with a field prompt, or a text file with one prompt a line", metavar="FILE"),
+    ] = None
+    count: Annotated[AtLeastOne, about(_DISTILLING, "Answers to write")] = 1000
+    temperature: Annotated[
+        tuple[Annotated[float, Meta(ge=0)], ...], about(_DISTILLING, "Each prompt is answered once at each")
+    ] = (0.0, 1.0)
+    batch: Annotated[AtLeastOne, about(_DISTILLING, "Prompts at a time")] = 16
+    max_tokens: Annotated[AtLeastOne, about(_DISTILLING, "Of an answer")] = 320
+    top_k: Annotated[NotNegative, about(_DISTILLING, "Sample from this many tokens; 0: from all")] = 0
+    dtype: Annotated[Literal["float32", "bfloat16"], about(_DISTILLING, "Of the target")] = "float32"
+    device: Annotated[str, about(_DISTILLING, "cpu or cuda")] = "cpu"
+    seed: Annotated[int, about(_DISTILLING, "Of everything that is drawn")] = 0
+
+
+DISTILL_PROGRAM = Program(
+    "echelon distill",
+    "Writes a model's own answers, to prompts from a file or to instructions that it makes up itself. Run it again to "
+    "go on after an interruption.",
+    DistillOptions,
+)
 
 
 def init_layers(text: str, layers: int, target_layers: int, layer_type: str) -> tuple[int, ...]:
@@ -68,13 +115,16 @@ def init_layers(text: str, layers: int, target_layers: int, layer_type: str) -> 
         return ()
     if text == "last":
         return tuple(range(target_layers - layers, target_layers))
-    try:
-        return numbers(text)
-    except argparse.ArgumentTypeError:
-        raise ConfigError(f"--init-layers {text!r}: give numbers such as 28,29, or 'last', or 'none'") from None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise ConfigError(f"--init-layers {text!r}: give numbers such as 28,29, or 'last', or 'none'")
+    chosen = tuple(map(int, parts))
+    if max(chosen) >= target_layers:
+        raise ConfigError(f"--init-layers {text}: the target has layers 0..{target_layers - 1}")
+    return chosen
 
 
-def settings_of(options: argparse.Namespace, target_name: str, target_layers: int) -> Settings:
+def settings_of(options: TrainOptions, target_name: str, target_layers: int) -> Settings:
     """The settings that decide the result; raises `ConfigError` with the name of the option."""
     return Settings(
         target_name=target_name,
@@ -87,10 +137,10 @@ def settings_of(options: argparse.Namespace, target_name: str, target_layers: in
         init_projections=options.init_projections,
         draft_vocab=options.draft_vocab,
         stages=options.stages,
-        splits=tuple(options.split),
+        splits=options.split,
         uneven=options.uneven,
         acceptance=options.acceptance,
-        mask=MaskRule(options.mask),
+        mask=options.mask,
         positions=options.positions,
         max_length=options.max_length,
         batch_tokens=options.batch_tokens,

@@ -1,7 +1,7 @@
 """`python -m speculation.training.train MODEL --data DIR --out DIR ...`: trains a draft module, or goes on with it."""
 
-import argparse
 import hashlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ from speculation.training.examples.data import (
 from speculation.training.examples.draws import SplitDraw
 from speculation.training.initial import fit_projections, initialise
 from speculation.training.interruption import EXIT_INTERRUPTED, Interrupted, StopSignals
-from speculation.training.options import build_parser, settings_of
+from speculation.training.options import TRAIN_PROGRAM, TrainOptions, settings_of
 from speculation.training.parallel import World, local_device
 from speculation.training.provenance import (
     Provenance,
@@ -42,6 +42,7 @@ from speculation.training.trainer import Cadence, Trainer
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.digest import read_digest
 from workers.shared.model_files.tensor_sizes import layer_bytes
+from workers.shared.options.sources import read
 
 
 def build_module(settings: Settings, model: Path, examples: Sequence[Example], stages: tuple[int, ...]) -> DraftModule:
@@ -79,7 +80,7 @@ def build_module(settings: Settings, model: Path, examples: Sequence[Example], s
 
 
 def build_teacher(
-    options: argparse.Namespace,
+    options: TrainOptions,
     identity: Identity,
     examples: Sequence[Example],
     device: torch.device,
@@ -103,7 +104,7 @@ def build_teacher(
     return cache
 
 
-def train(options: argparse.Namespace, arguments: Sequence[str], signals: StopSignals) -> bool:
+def train(options: TrainOptions, arguments: Sequence[str], signals: StopSignals) -> bool:
     """Runs the training that the command line asks for; returns whether it is complete.
 
     Whatever can be refused is refused before anything is written into the run's folder.
@@ -177,10 +178,10 @@ def _provenance(arguments: Sequence[str], name: str, files: Sequence[Path], exam
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: complete; 1: bad input; 3: stopped by a signal, run again to go on."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = build_parser().parse_args(given)
     signals = StopSignals()
     signals.install()
     try:
+        options = read(TRAIN_PROGRAM, given, os.environ)
         complete = train(options, given, signals)
     except ConfigError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from speculation.drafters.scripted import Recording, Script
-from tests.e2e.serving import Serving, children, command, serving, wait_until
+from tests.e2e.serving import Serving, children, command, free_port, serving, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -74,14 +74,20 @@ def test_a_prompt_may_fill_the_context_but_for_one_token(server: Serving) -> Non
 def test_a_client_that_goes_away_frees_the_pipeline_within_a_second(server: Serving, stream: bool, length: int) -> None:
     body = {"model": "tiny", "prompt": [40] * length, "max_tokens": 1000, "ignore_eos": True, "stream": stream}
     impatient = httpx.Timeout(60, read=0.05)
+    undisturbed = seconds_of_a_token(server)
     with (
         contextlib.suppress(httpx.ReadTimeout),
         httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=impatient) as response,
     ):
         next(response.iter_raw())  # leaves with the first bytes, or because there were none
+    # All that it asked for would take hundreds of times as long, on any machine.
+    assert seconds_of_a_token(server) < 2 + 10 * undisturbed
+
+
+def seconds_of_a_token(server: Serving) -> float:
     started = time.monotonic()
     tokens(server, 1)
-    assert time.monotonic() - started < 2
+    return time.monotonic() - started
 
 
 def wait_for_restart(server: Serving) -> None:
@@ -89,28 +95,24 @@ def wait_for_restart(server: Serving) -> None:
 
 
 @pytest.mark.parametrize("victim", [("--stage", "1"), ("speculation",)], ids=["stage", "rank 0"])
-def test_a_killed_process_fails_open_requests_and_the_group_comes_back(server: Serving, victim: tuple[str]) -> None:
-    expected = tokens(server)
-    stream = server.client().completions.create(
-        model="tiny", prompt=PROMPT, max_tokens=4000, temperature=0, stream=True, extra_body={"ignore_eos": True}
-    )
-    next(iter(stream))
+def test_a_stream_survives_a_killed_process(server: Serving, victim: tuple[str]) -> None:
+    text = {"model": "tiny", "prompt": PROMPT, "max_tokens": 1000, "temperature": 0, "extra_body": {"ignore_eos": True}}
+    expected = server.client().completions.create(**text).choices[0].text
+    stream = iter(server.client().completions.create(**text, stream=True))
+    received = next(stream).choices[0].text
     os.kill(server.process(*victim), signal.SIGKILL)
-    with pytest.raises(openai.APIError):
-        for _ in stream:
-            pass
-    assert wait_until(lambda: server.health() == 503, 5) < 2
+    assert wait_until(lambda: server.health() == 503, 60) < STALL  # so it was not its silence that told
     refused = httpx.post(f"{server.url}/v1/completions", json={"model": "tiny", "prompt": PROMPT}, timeout=10)
     assert refused.status_code == 503
     assert refused.json()["error"]["message"]
+    assert received + "".join(chunk.choices[0].text for chunk in stream) == expected
     wait_for_restart(server)
-    assert tokens(server) == expected
 
 
 def test_a_hung_stage_is_noticed_and_replaced(server: Serving) -> None:
     expected = tokens(server)
     os.kill(server.process("--stage", "2"), signal.SIGSTOP)
-    assert wait_until(lambda: server.health() == 503, 3 * STALL) < 2 * STALL
+    wait_until(lambda: server.health() == 503, 60)
     wait_for_restart(server)
     assert tokens(server) == expected
 
@@ -154,14 +156,57 @@ def test_a_rehearsal_says_so_everywhere(tmp_path: Path) -> None:
         assert "rehearsal" in rehearsal.log.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])  # SIGTERM ends every other test
-def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals) -> None:
-    with serving(tmp_path, "tiny", exit_code=-9 if number == signal.SIGKILL else 0) as server:
+def test_after_a_kill_nothing_is_left(tmp_path: Path) -> None:
+    with serving(tmp_path, "tiny", exit_code=-9) as server:
         pids = children(server.launcher.pid)
         assert len(pids) == 4  # API server, rank 0, two stages
-        server.launcher.send_signal(number)
+        server.launcher.kill()
         server.launcher.wait(60)
         wait_until(lambda: not any(command(pid) for pid in pids), 60)
+
+
+def test_after_a_signal_open_requests_finish_and_new_ones_are_refused(tmp_path: Path) -> None:
+    with serving(tmp_path, "tiny", "--shutdown-timeout", "300") as server:
+        pids = children(server.launcher.pid)
+        body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 300, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=300) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            server.launcher.send_signal(signal.SIGINT)
+            wait_until(lambda: httpx.get(f"{server.url}/ready", timeout=60).status_code == 503, 60)
+            assert httpx.get(f"{server.url}/live", timeout=60).status_code == 200
+            refused = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+            assert (refused.status_code, "shutting down" in refused.text) == (503, True)
+            *_, last = [line for line in lines if line]
+        assert last == "data: [DONE]"
+        assert server.launcher.wait(60) == 0
+        wait_until(lambda: not any(command(pid) for pid in pids), 60)
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    with serving(tmp_path, "tiny", "--shutdown-timeout", "3000", "--emulate-stage-ms", "500") as server:
+        body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=300) as answer:
+            next(answer.iter_lines())
+            server.launcher.terminate()
+            wait_until(lambda: "open requests may finish" in server.log.read_text(), 60)
+            server.launcher.terminate()
+            server.launcher.wait(60)
+
+
+def test_a_start_that_hangs_is_given_up_and_its_flag_named(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    arguments = ["serve", "tiny", "--ready-timeout", "10", "--port", str(free_port())]
+    with log.open("wb") as output:
+        launcher = subprocess.Popen([sys.executable, "-m", "server.cli", *arguments], stderr=output)
+
+    def stage() -> list[int]:
+        return [pid for pid in children(launcher.pid) if "--stage" in command(pid)]
+
+    wait_until(lambda: bool(stage()), 120)
+    os.kill(stage()[-1], signal.SIGSTOP)
+    assert launcher.wait(120) == 2
+    assert "after --ready-timeout 10 s" in log.read_text()  # by rank 0, with the stage, or by the launcher
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
+    Olmo2Config,
     PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
 )
 
 LAYERS = 6
@@ -67,6 +69,8 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "qwen3": Qwen3Config(**SIZES, head_dim=20, tie_word_embeddings=False),
     "mistral": MistralConfig(**SIZES, head_dim=16, sliding_window=None),
     "mistral-window": MistralConfig(**SIZES, head_dim=16, sliding_window=7),
+    "olmo2": Olmo2Config(**SIZES, tie_word_embeddings=False),
+    "smollm3": SmolLM3Config(**SIZES, no_rope_layer_interval=3, tie_word_embeddings=True),
     "gemma3": Gemma3TextConfig(
         **SIZES,
         head_dim=16,

@@ -26,7 +26,7 @@ def reference(folder: Path, prompt: list[int]) -> list[tuple[float, list[int]]]:
 @pytest.mark.parametrize(("split", "chunk"), [((4,), 128), ((2, 2), 40), ((1, 1, 2), 7)])
 def test_prompt_logprobs(tiny_model: Path, split: tuple[int, ...], chunk: int) -> None:
     expected = reference(tiny_model, PROMPT)
-    with local_engine(tiny_model, split, prefill_chunk=chunk, max_model_len=128, sequences=2) as engine:
+    with local_engine(tiny_model, split, prefill_chunk=chunk, max_model_len=128, max_num_seqs=2) as engine:
         plain = engine.client.generate(PROMPT, 5)
         assert plain.prompt_logprobs == []
         for prompt in (PROMPT, PROMPT[:50], PROMPT[:1]):

@@ -30,9 +30,9 @@ SAMPLINGS = {
 }
 
 
-@pytest.fixture(scope="module", params=[(8, 8), (4, 4, 4, 2, 2)], ids=str)
-def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
-    with one_thread(), local_engine(tiny_model, request.param, max_model_len=1024, prefill_chunk=64) as running:
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path) -> Iterator[LocalEngine]:
+    with one_thread(), local_engine(tiny_model, (6, 5, 5), max_model_len=1024, prefill_chunk=64) as running:
         yield running
 
 
@@ -46,9 +46,10 @@ def test_the_rest_is_the_same_bits_wherever_it_was_cut_off(engine: LocalEngine, 
     sampling = SAMPLINGS[kind]
     whole = generate(engine, NoDrafter(), sampling, [])
     assert (len(whole.tokens), len(whole.logprobs), whole.error) == (NEW, NEW, None)
-    for name, drafter in {"none": NoDrafter(), **drafters(PROMPT + whole.tokens, engine.vocab_size)}.items():
-        for cut in sorted({0, 1, NEW - 1, *random.Random(kind).sample(range(2, NEW - 1), 2)}):
-            rest = generate(engine, drafter, sampling, whole.tokens[:cut])
+    known = drafters(PROMPT + whole.tokens, engine.vocab_size)
+    for name in ("none", "half right"):
+        for cut in (0, random.Random(kind).randrange(2, NEW - 1), NEW - 1):
+            rest = generate(engine, known[name], sampling, whole.tokens[:cut])
             assert rest.tokens == whole.tokens[cut:], (name, cut)
             assert rest.logprobs == whole.logprobs[cut:], (name, cut)
             assert rest.finish == whole.finish

@@ -21,7 +21,7 @@ def test_tables_have_the_bits_of_the_reference(model_folder: Path, dtype: torch.
         for layer, (cos, sin) in enumerate(tables.at(position, end)):
             by_kind = {"layer_type": kinds[layer]} if config.model_type == "gemma3_text" else {}
             expected = module(torch.empty(0, dtype=dtype), torch.arange(position, end)[None], **by_kind)
-            assert cos.dtype == dtype
+            assert cos.dtype == expected[0].dtype  # which some families leave in float32
             assert torch.equal(cos, expected[0])
             assert torch.equal(sin, expected[1])
 

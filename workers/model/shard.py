@@ -82,7 +82,7 @@ class Shard:
             target.weight_bytes(dtype, device),
             kv_bytes_per_position(config.to_dict(), len(layers), sequences, dtype.itemsize),
         )
-        check_fits([need], max_len, _available_bytes(device))
+        check_fits([need], max_len, available_bytes(device))
         target.load(dtype, device, progress)
         kinds: Sequence[str] = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
         kv = KVSlice(
@@ -168,7 +168,8 @@ def _shape(hidden: Tensor | None) -> list[int] | None:
     return None if hidden is None else list(hidden.shape)
 
 
-def _available_bytes(device: torch.device) -> int:
+def available_bytes(device: torch.device) -> int:
+    """Memory that is free on `device`."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from workers.prepare.prepare import DEFAULT, prepare
 from workers.shared.errors import ConfigError
+from workers.shared.lifecycle import die_with_parent
 
 
 def link(path: Path, folder: Path) -> None:
@@ -25,6 +26,7 @@ def link(path: Path, folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 2 where the model cannot be served (the reason is one line on stderr)."""
+    die_with_parent()
     parser = argparse.ArgumentParser(prog="python -m workers.prepare", description="Makes a model ready to serve.")
     parser.add_argument("model", nargs="?", default=DEFAULT, help="default, tiny, ORG/NAME, a folder or a .gguf file")
     parser.add_argument("--link", type=Path, help="make this path a symbolic link to the folder")
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.link is not None:
             link(options.link, folder)
     except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"echelon: {error}\n")
         return 2
     sys.stdout.write(f"{folder}\n")
     return 0

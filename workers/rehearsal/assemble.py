@@ -25,4 +25,4 @@ def rehearsed(parts: StageParts, config: EngineConfig, timings: StageTimings) ->
         channel = EavesdroppingChannel(channel)
         vocab_size = read_facts(Path(config.model)).vocab_size
         tail = TailByChance(tail, channel, vocab_size, config.drafter.scripted_acceptance)
-    return StageParts(layers, channel, parts.inbound, outbound, tail)
+    return StageParts(layers, channel, parts.inbound, outbound, tail, parts.compiler)

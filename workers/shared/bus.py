@@ -84,6 +84,8 @@ def open_socket(
     socket.set_hwm(_UNLIMITED)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST)
+    if "[" in listening_address(endpoint, listen if bind else None):
+        socket.setsockopt(zmq.IPV6, 1)
     if silence is not None:
         milliseconds = int(silence * 1000)
         socket.setsockopt(zmq.HEARTBEAT_IVL, min(_HEARTBEAT_MS, max(1, milliseconds // 4)))

@@ -18,7 +18,8 @@ from workers.shared.model_files.digest import file_digest, weights_digest
 Fingerprint = dict[str, str]  # what each part is named, and its value or a digest of it
 
 _HEX_DIGITS = 16
-_LOCAL = {"model", "endpoints", "devices", "threads", "stall_timeout", "drafter"}  # may differ from host to host
+# May differ from host to host.
+_LOCAL = {"model", "endpoints", "devices", "threads", "stall_timeout", "ready_timeout", "drafter"}
 
 
 def server_fingerprint(folder: Path) -> Fingerprint:

@@ -5,6 +5,7 @@ Lark grammars. Rank 0 and the last stage each follow the output with a matcher o
 """
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -39,12 +40,17 @@ class Grammars:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{folder / 'tokenizer.json'}: {error}") from error
         self._compiled = lru_cache(_REMEMBERED)(self._compile)
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="grammars")
 
     def matcher(self, grammar: str) -> LLMatcher:
         """A matcher before the first token, of a grammar that is compiled once. It holds its own error; see
         `GrammarMatcher`.
         """
         return self._compiled(grammar).deep_copy()
+
+    def prepare(self, grammar: str) -> "Future[LLMatcher]":
+        """Compiles a grammar in a thread, so that `matcher` need not. That takes up to seconds, in which others run."""
+        return self._beside.submit(self._compiled, grammar)
 
     def spell(self, text: bytes) -> list[int]:
         """Tokens that write `text` as far as it is whole characters, the longest that fit, and none special."""

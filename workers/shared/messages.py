@@ -57,6 +57,13 @@ class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):
     epoch: Natural
 
 
+class Compile(msgspec.Struct, frozen=True, array_like=True, tag="compile"):
+    """A request will have this grammar: the last stage compiles it beside its loop, and says when it is ready."""
+
+    number: Natural
+    grammar: str
+
+
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
     """Answered by the stage's own loop between two frames, so an answer means that the loop turns."""
 
@@ -73,7 +80,7 @@ class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
     """Finish and leave."""
 
 
-ToStage = Frame | Open | Rollback | Ping | Observe | Shutdown
+ToStage = Frame | Open | Rollback | Compile | Ping | Observe | Shutdown
 
 # --- results channel: every stage -> rank 0 ---
 
@@ -87,6 +94,13 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     kv_bytes: int
     seconds: float
     fingerprint: dict[str, str] = {}  # see workers.shared.fingerprint
+
+
+class Compiled(msgspec.Struct, frozen=True, array_like=True, tag="compiled"):
+    """The last stage has done what `Compile` asked for; a grammar that is wrong fails with its first sample."""
+
+    stage: Natural
+    number: Natural
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
@@ -162,7 +176,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
     permanent: bool = False  # a restart would not mend it
 
 
-FromStage = Ready | Sample | Tap | Pong | Failure
+FromStage = Ready | Compiled | Sample | Tap | Pong | Failure
 
 # --- request bus: server -> rank 0 ---
 

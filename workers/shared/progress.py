@@ -1,8 +1,9 @@
 """Progress on stderr for whatever takes longer than a second."""
 
-import sys
 import time
 from types import TracebackType
+
+from workers.shared.processes.logs import tell
 
 
 class Progress:
@@ -23,11 +24,11 @@ class Progress:
         if now - self._told >= 2.0:
             self._told = now
             share = f"{100 * done // total} %" if total else f"{done}"
-            print(f"{self._label}: {share} {self._unit}".rstrip(), file=sys.stderr, flush=True)
+            tell(f"{self._label}: {share} {self._unit}".rstrip())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         seconds = time.monotonic() - self._started
         if kind is None and seconds >= 1.0:
-            print(f"{self._label}: done in {seconds:.1f} s", file=sys.stderr, flush=True)
+            tell(f"{self._label}: done in {seconds:.1f} s")

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import zmq
 
-from workers.model.shard import Shard
+from workers.decisions.patience import frame_limit
+from workers.model.shard import Shard, available_bytes
 from workers.rehearsal.assemble import rehearsed
 from workers.rehearsal.hollow import HollowShard
 from workers.sampling.sampler import Sampler
@@ -17,13 +18,15 @@ from workers.shared.bus import open_socket
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
-from workers.shared.grammar import load_grammars
+from workers.shared.grammar import Grammars, load_grammars
 from workers.shared.links import Listener
+from workers.shared.memory import by_device, check_fits, stage_need
 from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.shared.progress import Progress
 from workers.shared.time_slices import settle
-from workers.stage.channel import open_channel
+from workers.stage.channel import LinkChannel, open_channel
+from workers.stage.compiler import GrammarCompiler
 from workers.stage.loop import Stage
 from workers.stage.parts import Layers, StageParts
 from workers.stage.tail import Tail
@@ -34,7 +37,8 @@ from workers.transport.unix import UnixInbound, UnixOutbound
 from workers.transport.zeromq import ZmqInbound, ZmqOutbound
 
 Edges = tuple[Inbound | None, Outbound | None]
-EdgeMaker = Callable[[int, Layers], Edges]
+Orphaned = Callable[[], bool]  # whether rank 0 has gone
+EdgeMaker = Callable[[int, Layers, Orphaned], Edges]
 
 
 def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", make_edges: EdgeMaker) -> None:
@@ -47,11 +51,17 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
     try:
         started = time.monotonic()
         shard = load_shard(config, index)
-        edges = make_edges(index, shard)
+        edges = make_edges(index, shard, lambda: channel.orphaned)
+        if isinstance(channel, LinkChannel) and isinstance(edges[0], UnixInbound):
+            channel.wake_for(edges[0].wait)
         settle()
         timings = StageTimings()
-        tail = make_tail(config, shard) if index == config.stages - 1 else None
-        parts = rehearsed(StageParts(shard, channel, *edges, tail), config, timings)
+        parts = StageParts(shard, channel, *edges)
+        if index == config.stages - 1:
+            grammars = load_grammars(Path(config.model))
+            parts.tail = make_tail(config, shard, grammars)
+            parts.compiler = GrammarCompiler(grammars)
+        parts = rehearsed(parts, config, timings)
         edges = parts.inbound, parts.outbound
         seconds = time.monotonic() - started
         if channel.orphaned:
@@ -72,10 +82,9 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
         channel.close()
 
 
-def make_tail(config: EngineConfig, layers: Layers) -> Tail:
+def make_tail(config: EngineConfig, layers: Layers, grammars: Grammars | None) -> Tail:
     """The sampling head of the last stage, whose `layers` they are."""
-    folder = Path(config.model)
-    return Tail(layers, Sampler(read_facts(folder).vocab_size, layers.device), load_grammars(folder))
+    return Tail(layers, Sampler(read_facts(Path(config.model)).vocab_size, layers.device), grammars)
 
 
 def load_shard(config: EngineConfig, index: int) -> Layers:
@@ -100,9 +109,9 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
 def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMaker:
     """Edges between processes, by the configured transport."""
 
-    key = fingerprint_key(engine_fingerprint(config))
+    key, limit = fingerprint_key(engine_fingerprint(config)), _edge_limit(config)
 
-    def over_zmq(index: int, shard: Layers) -> Edges:
+    def over_zmq(index: int, shard: Layers, orphaned: Orphaned) -> Edges:
         endpoints, inbound, outbound = config.endpoints, None, None
         if index > 0:
             inbound = ZmqInbound(
@@ -112,17 +121,23 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
                 hidden_size=shard.hidden_size,
                 dtype=shard.dtype,
                 device=shard.device,
-                timeout=config.stall_timeout,
+                timeout=limit,
+                orphaned=orphaned,
             )
         if index < config.stages - 1:
             outbound = ZmqOutbound(open_socket(context, zmq.PUSH, endpoints.data[index + 1], bind=False), key)
         return inbound, outbound
 
-    def over_torch(index: int, shard: Layers) -> Edges:
+    def over_torch(index: int, shard: Layers, _: Orphaned) -> Edges:
         if shard.device.type == "cuda":
             torch.cuda.set_device(shard.device)
         group = DistributedEdges(
-            config.transport, config.endpoints.rendezvous, index, config.stages, config.stall_timeout
+            config.transport,
+            config.endpoints.rendezvous,
+            index,
+            config.stages,
+            ready=config.ready_timeout,
+            timeout=limit,
         )
         inbound, outbound = None, None
         if group.upstream is not None:
@@ -133,37 +148,50 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
             outbound = DistributedOutbound(group.downstream, index)
         return inbound, outbound
 
-    def over_links(index: int, shard: Layers) -> Edges:
+    def over_links(index: int, shard: Layers, orphaned: Orphaned) -> Edges:
         endpoints, inbound, outbound = config.endpoints, None, None
         if index > 0:
             inbound = UnixInbound(
                 Listener(endpoints.data[index], f"stage {index - 1}"),
+                key,
                 stage=index,
                 hidden_size=shard.hidden_size,
                 dtype=shard.dtype,
                 device=shard.device,
-                timeout=config.stall_timeout,
+                timeout=limit,
+                orphaned=orphaned,
             )
         if index < config.stages - 1:
-            outbound = UnixOutbound(endpoints.data[index + 1], index, config.stall_timeout)
+            outbound = UnixOutbound(endpoints.data[index + 1], key, index, limit)
         return inbound, outbound
 
     makers: dict[str, EdgeMaker] = {"unix": over_links, "zmq": over_zmq}
     return makers.get(config.transport, over_torch)
 
 
+def _edge_limit(config: EngineConfig) -> float:
+    """Seconds after which a stage gives up the one before by itself; rank 0, which sees more, will be sooner."""
+    return frame_limit(config.stall_timeout, config.prefill_chunk, [StageTimings()] * config.stages)
+
+
 def thread_edges(config: EngineConfig) -> EdgeMaker:
     """Edges between threads of this process."""
-    edges = [InProcessEdge(i + 1, config.stall_timeout) for i in range(config.stages - 1)]
+    edges = [InProcessEdge(i + 1, _edge_limit(config)) for i in range(config.stages - 1)]
 
-    def between_threads(index: int, shard: Layers) -> Edges:
+    def between_threads(index: int, shard: Layers, _: Orphaned) -> Edges:
         return (edges[index - 1] if index > 0 else None), (edges[index] if index < config.stages - 1 else None)
 
     return between_threads
 
 
 def start_threads(config: EngineConfig, context: "zmq.Context[Any]") -> list[threading.Thread]:
-    """Runs every stage in a daemon thread of this process; a stage's failure reaches rank 0 as a message."""
+    """Runs every stage in a daemon thread of this process; a stage's failure reaches rank 0 as a message.
+
+    Raises `ConfigError` where they do not fit together: each one alone sees all that is free.
+    """
+    stages = [stage_need(config, stage) for stage in range(config.stages) if not config.hollow_stages]
+    for (_, device), needs in by_device(stages).items():
+        check_fits(needs, config.max_model_len, available_bytes(torch.device(device)))
     make_edges = thread_edges(config)
     threads = [
         threading.Thread(target=run_stage, args=(config, i, context, make_edges), name=f"stage {i}", daemon=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workers.decisions.lookahead import Lookahead
 from workers.shared.frames import Frame
-from workers.shared.messages import Observe, Open, Ping, Pong, Sample, Shutdown, StageTimings, Tap
+from workers.shared.messages import Compile, Compiled, Observe, Open, Ping, Pong, Sample, Shutdown, StageTimings, Tap
 from workers.stage.parts import StageParts
 
 
@@ -27,6 +27,7 @@ class Stage:
         self._inbound = parts.inbound
         self._outbound = parts.outbound
         self._tail = parts.tail
+        self._compiler = parts.compiler
         self._lookahead = Lookahead(f"stage {index}")
         self._leaving = False
 
@@ -84,12 +85,18 @@ class Stage:
                 self._channel.report(Pong(message.number, self.index, self.timings))
             elif isinstance(message, Observe):
                 self._layers.observe(message.anchors)
+            elif isinstance(message, Compile):
+                if self._compiler is not None:
+                    self._compiler.compile(message)
             elif isinstance(message, Shutdown):
                 self._leaving = True
             else:
                 if isinstance(message, Open) and self._tail is not None:
                     self._tail.open(message)
                 self._lookahead.hear(message)
+        if self._compiler is not None:
+            for number in self._compiler.finished():
+                self._channel.report(Compiled(self.index, number))
 
 
 def _tap(stage: int, frame: Frame, states: list[Tensor]) -> Tap:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from workers.shared.frames import Frame
 from workers.shared.messages import FromStage, Open, Sample, ToStage
+from workers.stage.compiler import GrammarCompiler
 from workers.transport.base import Inbound, Outbound
 
 
@@ -63,10 +64,11 @@ class SamplingHead(Protocol):
 
 @dataclass
 class StageParts:
-    """The parts of one stage. The first has no `inbound`, the last no `outbound` but a `tail`."""
+    """The parts of one stage. The first has no `inbound`, the last no `outbound` but a `tail` and a `compiler`."""
 
     layers: Layers
     channel: Channel
     inbound: Inbound | None = None
     outbound: Outbound | None = None
     tail: SamplingHead | None = None
+    compiler: GrammarCompiler | None = None

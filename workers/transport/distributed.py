@@ -17,9 +17,11 @@ from workers.shared.frames import Frame
 class DistributedEdges:
     """Membership of one stage in the process group, with its two edges. Rank = stage."""
 
-    def __init__(self, backend: str, rendezvous: str, stage: int, stages: int, timeout: float) -> None:
+    def __init__(self, backend: str, rendezvous: str, stage: int, stages: int, *, ready: float, timeout: float) -> None:
+        """All stages must have come within `ready` seconds; what is received must then come within `timeout`."""
+        together = timedelta(seconds=ready)
+        dist.init_process_group(backend, init_method=rendezvous, rank=stage, world_size=stages, timeout=together)
         limit = timedelta(seconds=timeout)
-        dist.init_process_group(backend, init_method=rendezvous, rank=stage, world_size=stages, timeout=limit)
         # Groups are collective: every rank creates every group, in the same order.
         groups = [dist.new_group([i, i + 1], timeout=limit) for i in range(stages - 1)]
         self.upstream = groups[stage - 1] if stage > 0 else None

@@ -1,6 +1,8 @@
 """Hidden states as ZeroMQ messages: the default between CPU stages, and over any network."""
 
 import struct
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from workers.shared.errors import OutOfStep, PeerLost
 from workers.shared.frames import Frame
 
 _HEADER = struct.Struct("<QQQQQ")  # key, announcement number, sequence, epoch, position
+_LOOK_MS = 1000
 
 
 class ZmqOutbound:
@@ -48,16 +51,19 @@ class ZmqInbound:
         dtype: torch.dtype,
         device: torch.device,
         timeout: float,
+        orphaned: Callable[[], bool],
     ) -> None:
+        """Waits at most `timeout` seconds, and no longer than until `orphaned()`, which is asked once a second."""
         self._socket = socket
         self._stage = stage
         self._hidden_size = hidden_size
         self._dtype = dtype
         self._device = device
         self._timeout = timeout
+        self._orphaned = orphaned
         self._key = key
         self.dropped = Dropped(f"data channel of stage {stage}")
-        self._socket.setsockopt(zmq.RCVTIMEO, int(timeout * 1000))
+        self._socket.setsockopt(zmq.RCVTIMEO, _LOOK_MS)
 
     def receive(self, frame: Frame) -> Tensor:
         """See `Inbound`."""
@@ -73,13 +79,18 @@ class ZmqInbound:
 
     def _next(self, frame: Frame) -> bytearray:
         """The next message of the stage before, which is to be that of `frame`."""
+        started = time.monotonic()
         while True:
             try:
                 message = bytearray(self._socket.recv())
             except zmq.Again:
-                raise PeerLost(
-                    f"stage {self._stage} waited {self._timeout:g} s for {frame} from stage {self._stage - 1}"
-                ) from None
+                if self._orphaned():
+                    raise PeerLost("rank 0 has gone") from None
+                if time.monotonic() - started > self._timeout:
+                    raise PeerLost(
+                        f"stage {self._stage} waited {self._timeout:g} s for {frame} from stage {self._stage - 1}"
+                    ) from None
+                continue
             if len(message) >= _HEADER.size and _HEADER.unpack_from(message)[0] == self._key:
                 return message
             self.dropped.add("it is not of this engine")

@@ -91,7 +91,7 @@ PAIR = [Contender("none", 2), Contender("ngram", 2)]
 
 @pytest.fixture(autouse=True)
 def plenty_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_run, "available_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(bench_run, "available_host_bytes", lambda: 64 * GIB)
 
 
 def test_methods_take_turns_prompt_by_prompt_and_change_places(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_what_does_not_fit_memory_together_runs_one_after_the_other(
         running = sum(not fake.stopped for fake in bench.fakes)
         return (5 - 3 * running) * GIB
 
-    monkeypatch.setattr(bench_run, "available_bytes", available)
+    monkeypatch.setattr(bench_run, "available_host_bytes", available)
     bench.run()
     assert [method for method, _ in bench.measured] == ["none"] * 6 + ["ngram"] * 6
     assert all(cell.beside == [] for cell in bench.folder.cells())

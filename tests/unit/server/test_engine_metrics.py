@@ -36,7 +36,8 @@ def test_every_figure_is_there_in_the_units_of_prometheus() -> None:
     stats = EngineStats(counts, full_cycles=9, full_cycle_ns=5 * 10**8, drafts=3, draft_ns=10**8, rank=rank)
     stages = [StageTimings(*(stage * 10**9 + field for field in range(9))) for stage in (1, 2)]
     choice = ControllerStatus("ngram", {"none": 10.0, "ngram": 12.5}, switches=3, probes=1)
-    found = series(Status(1, INFO, 1, 2, stats, choice, stages, dropped=7, credits={"certain": 2, "draft": 1}))
+    in_use = {"certain": 2, "draft": 1}
+    found = series(Status(1, INFO, 1, 2, stats, choice, stages, dropped=7, credits=in_use))
     assert found["echelon:num_requests_running"] == 1
     assert found["echelon:num_requests_waiting"] == 2
     assert found['echelon:credits_in_use{kind="certain"}'] == 2

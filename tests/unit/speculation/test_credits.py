@@ -35,7 +35,7 @@ def oracle(claims: dict[int, Claim], total: int, most_prompts: int, order: list[
             continue
         if claim.offer.kind == "prompt" and crowded and any(other.decoding for other in claims.values()):
             continue
-        worth = 1.0
+        worth = 1.0 if claim.offer.kind == "draft" else 2.0
         for _ in range(claim.offer.depth):
             worth *= claim.acceptance
         if worth > best_worth:

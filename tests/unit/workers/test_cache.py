@@ -1,5 +1,6 @@
 """Prepared models appear complete or not at all, whoever builds them and however that ends."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from workers.prepare.prepared_folders import cache_folder, cached
+from workers.shared.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +46,7 @@ def test_failure_leaves_nothing_and_the_next_try_succeeds(folder: Path) -> None:
         write(partial)
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ConfigError, match="disk full"):
         cached("model", fail)
     assert [path.name for path in folder.iterdir()] == ["model.lock"]
     cached("model", write)
@@ -88,3 +90,19 @@ def test_concurrent_callers_build_once_and_see_it_whole(tmp_path: Path) -> None:
         process.join(60)
     assert [process.exitcode for process in processes] == [0] * 3
     assert Path(log).read_text() == "built\n"
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "~nobody-of-this-name/cache"])
+def test_a_place_that_cannot_be_written_is_named_with_what_to_set(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.setenv("ECHELON_CACHE", place)
+    with pytest.raises(ConfigError, match=f"the cache {place} cannot be used .*set ECHELON_CACHE"):
+        cached("model", write)
+
+
+def test_a_full_disk_is_named_with_what_to_set(folder: Path) -> None:
+    def fill(partial: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(ConfigError, match=r"No space left on device\); set ECHELON_CACHE"):
+        cached("model", fill)
+    assert [path.name for path in folder.iterdir()] == ["model.lock"]

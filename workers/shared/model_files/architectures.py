@@ -28,6 +28,10 @@ SUPPORTED: Mapping[str, frozenset[str]] = {
     "qwen2": _COMMON | {"sliding_window", "use_sliding_window", "max_window_layers"},
     "qwen3": _COMMON | {"attention_bias", "sliding_window", "use_sliding_window", "max_window_layers"},
     "mistral": _COMMON | {"sliding_window"},
+    "olmo2": _COMMON | {"attention_bias"},
+    "smollm3": _COMMON
+    | {"attention_bias", "mlp_bias", "no_rope_layer_interval", "no_rope_layers"}
+    | {"sliding_window", "use_sliding_window", "max_window_layers"},
     "gemma3_text": _COMMON
     | {
         "attention_bias",

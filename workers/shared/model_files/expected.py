@@ -23,10 +23,12 @@ Shapes = dict[str, tuple[int, ...]]
 
 _PLAIN_NORMS = ("input_layernorm", "post_attention_layernorm")
 _NORMS: Mapping[str, tuple[str, ...]] = {
-    "gemma3_text": (*_PLAIN_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
+    "gemma3_text": (*_PLAIN_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    "olmo2": ("post_attention_layernorm", "post_feedforward_layernorm"),
 }
 _HEAD_NORMS = frozenset({"qwen3", "gemma3_text"})  # have a norm for each head's queries and keys
-_TIED = frozenset({"gemma3_text"})  # tie head and embedding unless config.json says otherwise
+_JOINT_NORMS = frozenset({"olmo2"})  # have a norm for the queries and the keys of all heads together
+_TIED = frozenset({"gemma3_text", "smollm3"})  # tie head and embedding unless config.json says otherwise
 _IGNORED = "rotary_emb.inv_freq"  # old checkpoints keep what is computed from the configuration
 
 
@@ -51,6 +53,8 @@ def expected_tensors(config: Mapping[str, Any]) -> Shapes:
             layer[f"{name}.bias"] = shape[:1]
     if kind in _HEAD_NORMS:
         layer |= {f"self_attn.{part}_norm.weight": (head_dim(config),) for part in "qk"}
+    if kind in _JOINT_NORMS:
+        layer |= {"self_attn.q_norm.weight": (queries,), "self_attn.k_norm.weight": (keys,)}
     whole: Shapes = {
         f"model.layers.{index}.{name}": shape
         for index in range(config["num_hidden_layers"])

@@ -6,6 +6,7 @@ is `--threads` on the command line, `threads` in a configuration file, `ECHELON_
 `--help` and one of docs/options.md. The field's type says what is accepted, its default what holds otherwise.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -107,8 +108,11 @@ class Option:
         try:
             if self.many:
                 raw = _list(raw, nested=isinstance(_item(self.info), inspect.VarTupleType))
-            return msgspec.convert(raw, self.type, strict=False)
-        except msgspec.ValidationError:
+            value = msgspec.convert(raw, self.type, strict=False, dec_hook=_path)
+            if not all(map(math.isfinite, _floats(value))):
+                raise ValueError("not finite")
+            return value
+        except ValueError:  # msgspec's own errors are that, too
             shown = raw if isinstance(raw, str) else _spelled(raw)
             raise ConfigError(f"{source} {shown}: must be {self.accepts}") from None
 
@@ -188,6 +192,8 @@ def describe(info: inspect.Type) -> str:
         return "true or false"
     if isinstance(info, inspect.LiteralType):
         return f"one of {', '.join(map(str, info.values))}"
+    if isinstance(info, inspect.EnumType):
+        return f"one of {', '.join(map(str, info.cls))}"
     if isinstance(info, inspect.VarTupleType):
         item = _item(info)
         words = f"[{describe(item)}]" if isinstance(item, inspect.VarTupleType) else describe(item)
@@ -199,7 +205,7 @@ def describe(info: inspect.Type) -> str:
         if info.ge is not None:
             return f"{words}, at least {info.ge:g}"
         return f"{words}, more than {info.gt:g}" if info.gt is not None else words
-    return "a text"
+    return "a path" if isinstance(info, inspect.CustomType) else "a text"
 
 
 def _make(struct: type[S], tree: Mapping[str, Any]) -> S:
@@ -246,13 +252,26 @@ def _item(info: inspect.Type) -> inspect.Type:
 def _list(raw: Any, *, nested: bool) -> Any:
     """A list of what was separated by commas, or was given several times; one list for each time where `nested`."""
     if isinstance(raw, str):
-        parts = [part.strip() for part in raw.split(",") if part.strip()]
+        parts = [part.strip() for part in raw.strip().rstrip(",").split(",")] if raw.strip() else []
         return [parts] if nested else parts
     if isinstance(raw, list) and nested:
         return [_list(part, nested=False) for part in raw]
     if isinstance(raw, list) and all(isinstance(part, str) for part in raw):
-        return [part.strip() for text in raw for part in text.split(",") if part.strip()]
+        return [part for text in raw for part in _list(text, nested=False)]
     return raw
+
+
+def _path(type_: type[Any], value: Any) -> Any:
+    """A path, the only type here that files have no word for."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("no path")
+    return type_(value)
+
+
+def _floats(value: Any) -> list[float]:
+    if isinstance(value, tuple):
+        return [number for part in value for number in _floats(part)]
+    return [value] if isinstance(value, float) else []
 
 
 def _spelled(value: Any) -> str:

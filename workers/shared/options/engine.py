@@ -123,6 +123,9 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     stall_timeout: Annotated[
         Seconds, about(PIPELINE, "Seconds without an answer after which a stage that serves is taken for hung")
     ] = 20.0
+    ready_timeout: Annotated[
+        Seconds, about(PIPELINE, "Seconds in which all processes must have started and loaded their weights")
+    ] = 600.0
     hollow_stages: Annotated[
         bool,
         about(REHEARSAL, "Stages compute nothing, to measure the rest of a cycle; the text then means nothing"),

@@ -137,6 +137,8 @@ def _metavar(option: Option) -> str:
     info = option.info
     if isinstance(info, msgspec.inspect.LiteralType):
         return "{" + ",".join(map(str, info.values)) + "}"
+    if isinstance(info, msgspec.inspect.EnumType):
+        return "{" + ",".join(map(str, info.cls)) + "}"
     if isinstance(info, msgspec.inspect.IntType):
         return "N"
     if isinstance(info, msgspec.inspect.FloatType):

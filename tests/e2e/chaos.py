@@ -1,0 +1,169 @@
+"""What can go wrong under a running server, and the requests that must not notice."""
+
+import json
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import zmq
+
+from tests.e2e.serving import Serving, command, wait_until
+from workers.shared.config import load_config
+from workers.shared.endpoints import socket_path
+
+STAGES = 3
+ROLES = [("speculation",), *(("--stage", str(stage)) for stage in range(STAGES))]
+PATIENCE = 240.0  # seconds for answers to arrive after a fault, on a machine ten times slower than usual
+
+Kind = Literal["kill", "stop", "slow", "noise"]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"weather": {"enum": ["rain", "sun"]}, "houses": {"type": "integer"}},
+    "required": ["weather", "houses"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "write_report", "parameters": SCHEMA, "strict": True}}
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "seed": 3}
+PLAIN = {"model": "tiny", "ignore_eos": True, "return_token_ids": True}
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+# Path and body: greedy and seeded, streamed and not, long prompts, several choices, penalties, a tool, a schema.
+REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    (
+        "completions",
+        {**PLAIN, **STREAMED, "prompt": [40, 41, 42] * 5, "max_tokens": 150, "temperature": 0, "logprobs": 2},
+    ),
+    ("completions", {**PLAIN, **STREAMED, "prompt": [50 + i % 90 for i in range(700)], "max_tokens": 60, "seed": 5}),
+    (
+        "completions",
+        {**PLAIN, "prompt": [44, 45], "max_tokens": 60, "seed": 7, "n": 2, "logprobs": 1, "frequency_penalty": 1},
+    ),
+    ("chat/completions", {**CHAT, **STREAMED, "tools": [TOOL], "tool_choice": "required", "max_tokens": 200}),
+    (
+        "chat/completions",
+        {**CHAT, "response_format": {"type": "json_schema", "json_schema": {"name": "report", "schema": SCHEMA}}},
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to whom."""
+
+    kind: Kind
+    role: tuple[str, ...]  # words in the command line of a process
+    during: Literal["prefill", "decode"]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {' '.join(self.role)} in {self.during}"
+
+
+def answers(server: Serving) -> list[Any]:
+    """Everything that the clients of all requests see, apart from what is drawn by lot for each answer."""
+    with ThreadPoolExecutor(len(REQUESTS)) as pool:
+        return list(pool.map(lambda request: answer(server, *request), REQUESTS))
+
+
+def answer(server: Serving, path: str, body: dict[str, Any]) -> Any:
+    """The choices and the usage of one answer, its events put together."""
+    response = httpx.post(f"{server.url}/v1/{path}", json=body, timeout=PATIENCE)
+    if response.status_code != 200:
+        return response.text
+    if not body.get("stream"):
+        return _seen([response.json()])
+    data = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+    assert data[-1] == "[DONE]"
+    return _seen([json.loads(item) for item in data[:-1]])
+
+
+def _seen(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for chunk in chunks:
+        if "error" in chunk:
+            return chunk
+        for choice in chunk["choices"]:
+            for name, value in _leaves(choice, str(choice["index"])):
+                seen[name] = seen[name] + value if isinstance(value, str | list) and name in seen else value
+        if chunk.get("usage"):
+            seen["usage"] = {name: chunk["usage"][name] for name in ("prompt_tokens", "completion_tokens")}
+    return seen
+
+
+def _leaves(value: Any, name: str) -> Iterable[tuple[str, Any]]:
+    """Parts of a choice, by their paths; lists that pieces add to are kept whole."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if key != "id":
+                yield from _leaves(part, f"{name}.{key}")
+    elif isinstance(value, list) and value and isinstance(value[0], dict) and "function" in value[0]:
+        for place, part in enumerate(value):
+            yield from _leaves(part, f"{name}.{part.get('index', place)}")
+    elif value is not None:
+        yield name, value
+
+
+def survive(server: Serving, fault: Fault, expected: list[Any], rng: random.Random) -> None:
+    """Sends all requests, lets `fault` happen at a random moment, and compares what comes back."""
+    given = server.metric("echelon:generation_tokens_total")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(answers, server)
+        wait_until(lambda: server.metric("echelon:open_sequences") > 0 or waiting.done(), PATIENCE)
+        if fault.during == "decode":
+            some = rng.randrange(5, 300)
+            wait_until(lambda: server.metric("echelon:generation_tokens_total") >= given + some, PATIENCE)
+        inflict(server, fault, rng)
+        seen = waiting.result(PATIENCE)
+    for request, mine, theirs in zip(REQUESTS, expected, seen, strict=True):
+        assert theirs == mine, (str(fault), request)
+    wait_until(lambda: server.health() == 200, PATIENCE)
+    assert answer(server, *REQUESTS[0]) == expected[0], str(fault)
+
+
+def inflict(server: Serving, fault: Fault, rng: random.Random) -> None:
+    """Lets it happen, and returns when it is over."""
+    if fault.kind == "noise":
+        make_noise(server, rng)
+        return
+    pid = server.process(*fault.role)
+    if fault.kind == "kill":
+        os.kill(pid, signal.SIGKILL)
+    elif fault.kind == "stop":
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: not command(pid), PATIENCE)  # somebody has ended it
+    else:
+        pause = threading.Event()
+        for _ in range(20):
+            os.kill(pid, signal.SIGSTOP)
+            pause.wait(0.1)
+            os.kill(pid, signal.SIGCONT)
+            pause.wait(0.02)
+
+
+def make_noise(server: Serving, rng: random.Random) -> None:
+    """Random bytes to every socket of the engine, raw and as ZeroMQ messages of the wrong and of the right kind."""
+    words = command(server.process("speculation"))
+    endpoints = load_config(Path(words[words.index("--config") + 1])).endpoints
+    for endpoint in (*endpoints.control, *endpoints.data[1:]):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.connect(str(socket_path(endpoint)))
+            link.sendall(rng.randbytes(300))
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(endpoints.bus.removeprefix("ipc://"))
+        raw.sendall(rng.randbytes(300))
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    for kind in (zmq.DEALER, zmq.PUSH, zmq.REQ):
+        stranger = context.socket(kind)
+        stranger.setsockopt(zmq.LINGER, 100)
+        stranger.connect(endpoints.bus)
+        for _ in range(1 if kind == zmq.REQ else 20):
+            stranger.send(rng.randbytes(rng.randrange(100)))
+        stranger.close()
+    context.term()

@@ -1,0 +1,1 @@
+"""What every process does around its work: what it says, and how it ends."""
