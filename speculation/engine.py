@@ -309,7 +309,9 @@ class Engine:
         kept = self._drafters[slot].kept()
         if kept is not None and kept < reused:
             session.deafen()
-        return slot, reused
+        self._least_recent.remove(slot)
+        self._least_recent.append(slot)
+        self._begin(self._streams[slot], request, reused, session)
 
     def _begin(self, stream: Stream, request: Request, reused: int, session: Deciding) -> None:
         self._running.append(stream)
