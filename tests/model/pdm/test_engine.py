@@ -27,6 +27,7 @@ SPLITS = [(8, 8), (3, 3, 3, 3, 4), (12, 4, 0)]
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41] * 10
 NEW = 24
 CAPACITY = 512
+SLOTS = 2
 
 
 class RecordedPdm(PdmDrafter):
@@ -65,7 +66,7 @@ def split(request: pytest.FixtureRequest) -> tuple[int, ...]:
 
 @pytest.fixture(scope="module")
 def engine(split: tuple[int, ...], tiny_model: Path) -> Iterator[LocalEngine]:
-    settings = {"max_model_len": CAPACITY, "prefill_chunk": 64}
+    settings = {"max_model_len": CAPACITY, "prefill_chunk": 64, "max_num_seqs": SLOTS}
     with recorded_logits(), local_engine(tiny_model, split, ANCHORS[1:], **settings) as running:
         yield running
 
@@ -75,7 +76,7 @@ class Recorded:
 
     def __init__(self, module: DraftModule, tiny_model: Path, split: tuple[int, ...]) -> None:
         embedding = read_tensor(tiny_model, EMBEDDING).float()
-        self._made = [RecordedPdm(module, embedding, split) for _ in range(2)]
+        self._made = [RecordedPdm(module, embedding, split) for _ in range(SLOTS)]
 
     def __call__(self, slot: int) -> RecordedPdm:
         return self._made[slot]
@@ -120,7 +121,13 @@ def test_drafts_do_not_depend_on_timing(
     first, second = drafter(module, tiny_model, split), drafter(module, tiny_model, split)
     engine.drafting.use(first)
     engine.client.generate(PROMPT, NEW)
-    settings = {"max_model_len": CAPACITY, "prefill_chunk": 64, "emulate": Emulation(stage_ms=4.0), "delta": 1}
+    settings = {
+        "max_model_len": CAPACITY,
+        "prefill_chunk": 64,
+        "max_num_seqs": SLOTS,
+        "emulate": Emulation(stage_ms=4.0),
+        "delta": 1,
+    }
     with local_engine(tiny_model, split, ANCHORS[1:], **settings) as slow:
         slow.drafting.use(second)
         slow.client.generate(PROMPT, NEW)
