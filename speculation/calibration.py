@@ -16,13 +16,13 @@ import msgspec
 
 from speculation.decisions.controller import Controller
 from speculation.decisions.estimates import Choice, Times
-from speculation.drafters.base import PENDING, Answer, Draft, Drafter, DrafterWrapper
+from speculation.drafters.base import PENDING, Answer, Draft
 from workers.prepare.prepared_folders import cache_folder
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Generate, Sampling
 from workers.shared.time_slices import available_cores
 
-_PROMPT = tuple(range(1, 17))
+_PROMPT = 16  # tokens
 _TOKENS = 10  # of a run with right drafts, whose samples come in quick succession
 _SLOW_TOKENS = 6  # of one with wrong drafts
 _STEADY = 1.5  # most that the slowest plain sample takes of the fastest's time
@@ -34,13 +34,21 @@ _FORMAT = 1  # of the file
 class Rehearsal:
     """One run: stands in for a session, always with the same choice, and keeps the times of its samples."""
 
-    def __init__(self, choice: Choice, stages: int) -> None:
+    def __init__(self, choice: Choice, stages: int, drafts: Sequence[int] = ()) -> None:
+        """`drafts` are by position; past their end there are none."""
         self.choice = choice
         self.listening = True
         self.full: list[float] = []  # seconds
         self.refill: list[float] = []
         self._stages = stages
+        self._drafts = drafts
         self._last: float | None = None
+
+    def overrule(self, position: int, answer: Answer) -> Answer:
+        """The drafter has done its work; what is drafted is what this run is to have."""
+        if answer is PENDING or position >= len(self._drafts):
+            return PENDING if answer is PENDING else None
+        return Draft((self._drafts[position],))
 
     def answered(self) -> None:
         """Of no interest."""
@@ -61,22 +69,6 @@ class Rehearsal:
         self._last = now
 
 
-class RehearsedDrafter(DrafterWrapper):
-    """Has the wrapped drafter do its work, and drafts what it is told in place of what comes of it."""
-
-    def __init__(self, inner: Drafter, drafts: Sequence[int]) -> None:
-        """`drafts` are by position; past their end there are none."""
-        super().__init__(inner)
-        self._drafts = drafts
-
-    def draft(self, tokens: Sequence[int]) -> Answer:
-        """The given draft, once the wrapped drafter has answered."""
-        if self._inner.draft(tokens) is PENDING:
-            return PENDING
-        place = len(tokens)
-        return Draft((self._drafts[place],)) if place < len(self._drafts) else None
-
-
 class Calibration:
     """The runs to make, one after the other, and what came of them."""
 
@@ -89,11 +81,20 @@ class Calibration:
         self._vocab_size = vocab_size
         self.text: list[int] = []  # of the last run: prompt and output
 
-    def runs(self) -> Iterator[tuple[Generate, Rehearsal, Sequence[int]]]:
-        """Request, session and drafts of each run; the caller sets `text` before the next."""
+    @staticmethod
+    def fits(room: int) -> bool:
+        """Whether the runs fit sequences of `room` tokens."""
+        return room >= _PROMPT + _TOKENS
+
+    def _request(self, tokens: int) -> Generate:
+        prompt = [place % self._vocab_size for place in range(_PROMPT)]
+        return Generate("calibration", prompt, tokens, Sampling(seed=0, temperature=0))
+
+    def runs(self) -> Iterator[tuple[Generate, Rehearsal]]:
+        """Request and session of each run; the caller sets `text` before the next."""
         plain = next(choice for choice in self._choices if choice.name == "none")
         silent = Rehearsal(plain, self._stages)
-        yield _request(_TOKENS), silent, ()
+        yield self._request(_TOKENS), silent
         self.steady = max(_settled(silent.refill)) <= _STEADY * min(_settled(silent.refill))
         right = tuple(self.text)
         wrong = tuple((token + 1) % self._vocab_size for token in right)
@@ -102,11 +103,11 @@ class Calibration:
             if choice.family in measured:
                 self.times[choice.name] = measured[choice.family]
                 continue
-            fast, slow = Rehearsal(choice, self._stages), silent
-            yield _request(_TOKENS), fast, right
+            fast, slow = Rehearsal(choice, self._stages, right), silent
+            yield self._request(_TOKENS), fast
             if choice is not plain:
-                slow = Rehearsal(choice, self._stages)
-                yield _request(_SLOW_TOKENS), slow, wrong
+                slow = Rehearsal(choice, self._stages, wrong)
+                yield self._request(_SLOW_TOKENS), slow
             refill = statistics.median(_settled(slow.refill))
             full = statistics.median(_settled(fast.full)) if fast.full else refill
             if choice is not plain:  # whatever was measured, work for drafts makes no stage faster
@@ -115,10 +116,6 @@ class Calibration:
             self.times[choice.name] = Times(full, refill)
             if choice.family:
                 measured[choice.family] = self.times[choice.name]
-
-
-def _request(tokens: int) -> Generate:
-    return Generate("calibration", list(_PROMPT), tokens, Sampling(seed=0, temperature=0))
 
 
 def _settled(seconds: Sequence[float]) -> Sequence[float]:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from speculation.calibration import Calibration, RehearsedDrafter, save_times, say_expected
+from speculation.calibration import Calibration, save_times, say_expected
 from speculation.channels import Channels
 from speculation.decisions.admission import refusal
 from speculation.decisions.controller import Controller
@@ -123,19 +123,18 @@ class Engine:
     def _calibrate(self) -> None:
         """Measures what the controller has to know and no earlier start has left."""
         controller, stream = self._controller, self._streams[0]
-        if controller.calibrated:
+        if controller.calibrated or not Calibration.fits(self._info.max_model_len):
             say_expected(controller)
             return
         calibration = Calibration(controller.choices, self._config.stages, self._info.vocab_size)
-        self._calibrating, drafter = True, stream.drafter
-        for request, session, drafts in calibration.runs():
-            stream.drafter = RehearsedDrafter(drafter, drafts)
+        self._calibrating = True
+        for request, session in calibration.runs():
             self._begin(stream, Request(None, request), 0, session)
             self._serve_while(lambda: stream.request is not None)
             if self._stopping:
                 return
             calibration.text = stream.schedule.tokens
-        self._calibrating, stream.drafter = False, drafter
+        self._calibrating = False
         self._stats = StatsRecorder()
         controller.calibrate(calibration.times)
         if calibration.steady:

@@ -18,6 +18,7 @@ from speculation.decisions.policy import choose_policy
 from speculation.drafters.base import Drafter, DrafterWrapper, Maker
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.drafters.none import NoDrafter
+from speculation.drafters.switched import SwitchedDrafter
 from speculation.engine import Engine
 from workers.shared.bus import encode, open_socket
 from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
@@ -44,7 +45,7 @@ class SwitchableDrafter(DrafterWrapper):
     """Delegates to a drafter that a test may change between requests."""
 
     def __init__(self, anchors: tuple[int, ...] = ()) -> None:
-        super().__init__(NoDrafter())
+        super().__init__(SwitchedDrafter(NoDrafter(), "none", ()))
         self.anchors = anchors
 
     def switch(self, drafter: Drafter) -> None:

@@ -20,6 +20,7 @@ class Method(NamedTuple):
     drafter: DrafterName | None  # of `echelon serve`; None: served by something else
     rounds: bool = False  # draft-then-verify: a few drafts, one frame with all of them, its sample
     one_device: bool = False
+    chooses: bool = False  # the controller decides, also where the others are to draft always
 
 
 SINGLE = "single"  # all layers in one stage process, no speculation
@@ -30,6 +31,7 @@ METHODS = {
     "ngram": Method("ngram"),
     "pdm": Method("pdm"),
     "pdm+ngram": Method("pdm+ngram"),
+    "chosen": Method("pdm+ngram", chooses=True),
     "model": Method("model"),
     "dtv-ngram": Method("ngram", rounds=True),
     "dtv-model": Method("model", rounds=True),
@@ -132,7 +134,7 @@ def serve_arguments(contender: Contender, settings: Settings, module: str | None
         model=asked.drafter.model if method in USES_MODEL else None,
         scripted_acceptance=asked.drafter.scripted_acceptance if method in REHEARSALS else None,
         num_speculative_tokens=settings.num_speculative_tokens if how.rounds else 0,
-        always=asked.drafter.always and not how.one_device,
+        always=asked.drafter.always and not (how.one_device or how.chooses),
     )
     engine = replace(
         asked,

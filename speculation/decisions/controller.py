@@ -8,9 +8,12 @@ controller".
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from speculation.decisions.estimates import Average, Choice, Hits, Paces, Times
 from workers.shared.messages import ControllerStatus
+
+_Answer = TypeVar("_Answer")
 
 _TEXT_HORIZON = 64.0  # samples after which what was right in a request is old
 _MEMORY_HORIZON = 512.0  # the same across requests
@@ -139,13 +142,17 @@ class Session:
             self._asleep.remove(self.choice)
             self._controller.wake[self.choice].add(max(0.0, self._lost))
 
+    def overrule(self, position: int, answer: _Answer) -> _Answer:
+        """The drafter has its say."""
+        return answer
+
     def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
         """`tokens` were verified at `now`, and cost `cycles` pipeline cycles.
 
         Beside other requests, which have credits of their own, neither times nor cycles say anything of a choice: the
         one that is in use stays until the request is `alone` again. The first sample of a request is the prompt's.
         """
-        last, self._last = self._last, now
+        last, self._last = self._last, now if alone else None
         self._given += tokens
         if last is None or not alone:
             return

@@ -93,10 +93,11 @@ class Paces:
     def __init__(self, choices: Sequence[Choice], stages: int, times: Mapping[str, Times], width: int) -> None:
         """Without `times` of a choice it is taken to cost what plain decoding does, and 1/`stages` where it is right.
 
-        Such figures mean something beside each other only. Frames of up to `width` tokens hold as many as the prior
-        says at first.
+        Such figures mean something beside each other only, until a first sample gives the scale. Frames of up to
+        `width` tokens hold as many as the prior says at first.
         """
         self._choices = choices
+        self._scaled = bool(times)
         self._paces = {}
         for choice in choices:
             known, weight = times.get(choice.name), _CALIBRATION_WEIGHT
@@ -119,6 +120,9 @@ class Paces:
         """
         pace = self._paces[choice.name]
         known = pace.full if full else pace.refill
+        if not self._scaled:
+            self._scaled = True
+            self._scale(seconds / known.value)
         ratio = min(seconds / known.value, _OUTLIER)
         share = known.add(ratio * known.value)
         pace.tokens.add(tokens)
@@ -131,3 +135,8 @@ class Paces:
                     figure.value *= 1.0 + (change if relative else _DRIFT_SHARED * change)
                 figure.age(_PACE_HORIZON)
             pace.tokens.age(_PACE_HORIZON)
+
+    def _scale(self, factor: float) -> None:
+        for pace in self._paces.values():
+            pace.full.value *= factor
+            pace.refill.value *= factor

@@ -57,6 +57,9 @@ class Deciding(Protocol):
     def answered(self) -> None:
         """The choice in use keeps up with the text."""
 
+    def overrule(self, position: int, answer: "Answer") -> "Answer":
+        """What is drafted for `position` in place of the drafter's `answer`: that, but in a rehearsal."""
+
     def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
         """`tokens` were verified at `now` seconds, and cost `cycles` pipeline cycles."""
 

@@ -41,13 +41,13 @@ class SwitchedDrafter(DrafterWrapper):
 
     def draft(self, tokens: Sequence[int]) -> Answer:
         """The chosen one's answer."""
-        way = self._way()
-        if way is None:
-            return None
-        answer = way.draft(tokens)
-        if answer is not PENDING and self._session is not None:
-            self._session.answered()
-        return answer
+        way, session = self._way(), self._session
+        answer = None if way is None else way.draft(tokens)
+        if session is None:
+            return answer
+        if answer is not PENDING:
+            session.answered()
+        return session.overrule(len(tokens), answer)
 
     def _way(self) -> Drafter | None:
         return self._inner if self._session is None else self._ways.get(self._session.choice)

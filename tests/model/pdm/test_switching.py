@@ -82,7 +82,7 @@ def modules(tiny_model: Path) -> list[CountedPdm]:
     made.take_head(read_head(tiny_model).float())
     made.eval().requires_grad_(False)
     embedding = read_tensor(tiny_model, EMBEDDING).float()
-    return [CountedPdm(DraftRuntime(made, SPLIT, CAPACITY), embedding, made, CAPACITY) for _ in range(2)]
+    return [CountedPdm(DraftRuntime(made, SPLIT, CAPACITY), embedding, made, CAPACITY) for _ in range(4)]
 
 
 def test_tokens_and_logits_do_not_depend_on_the_choice(tiny_model: Path, modules: list[CountedPdm]) -> None:

@@ -64,6 +64,12 @@ def test_methods_in_rounds_are_drafters_with_frames_of_several_tokens() -> None:
     assert "--draft-model small" in arguments_of("model", model="small")
 
 
+def test_only_what_chooses_may_leave_off_where_all_others_draft_always() -> None:
+    assert "--always-draft" in arguments_of("pdm+ngram", always=True)
+    assert "--always-draft" not in arguments_of("chosen", always=True)
+    assert "--drafter pdm+ngram" in arguments_of("chosen", always=True)
+
+
 @pytest.mark.parametrize(
     ("method", "device", "transport", "indices", "count"),
     [

@@ -36,6 +36,7 @@ def play(
     *,
     stages: int = 2,
     believed: Callable[[str], Times] | None = None,
+    calibrated: bool = True,
     seed: int = 0,
 ) -> Outcome:
     """Answers of so many tokens, one after the other.
@@ -44,7 +45,8 @@ def play(
     found what is `believed`, and each sample takes 10 % more or less.
     """
     rng = random.Random(seed)
-    controller = Controller(stages, choices, {choice.name: (believed or machine)(choice.name) for choice in choices})
+    times = {choice.name: (believed or machine)(choice.name) for choice in choices} if calibrated else None
+    controller = Controller(stages, choices, times)
     fixed = {choice.name: 0.0 for choice in choices}
     seconds = now = 0.0
     for tokens in answers:

@@ -86,6 +86,15 @@ def test_a_wrong_calibration_is_found_out(error: float) -> None:
     assert fmean(outcome.ratio for outcome in played) < 1.03
 
 
+def test_without_a_calibration_it_finds_out_all_the_same() -> None:
+    shares = {"none": 0.0, "ngram": 0.2, "pdm+ngram": 0.55, "pdm": 0.55}
+    played = [
+        play(ALL, SHARED_CORES.__getitem__, lambda name, _: shares[name], [256] * 10, calibrated=False, seed=seed)
+        for seed in SEEDS
+    ]
+    assert fmean(outcome.ratio for outcome in played) < 1.03
+
+
 @given(
     st.lists(st.tuples(st.floats(0.001, 5.0), st.booleans(), st.booleans(), st.booleans()), max_size=300),
     st.integers(1, 500),
