@@ -190,6 +190,7 @@ def test_the_contender_is_asked_at_the_first_token_that_differs() -> None:
 
 def test_how_near_a_tie_has_to_be_depends_on_the_numbers() -> None:
     assert bias(Settings("tiny", 8)) == 1e-3
+    assert bias(Settings("default", 8)) == 0.25
     assert bias(Settings("tiny", 8, engine=EngineOptions(dtype="bfloat16"))) == 0.25
     assert bias(Settings("tiny", 8, engine=EngineOptions(device=("cuda",)))) == 0.25
 
