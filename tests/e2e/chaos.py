@@ -112,17 +112,19 @@ def _leaves(value: Any, name: str) -> Iterable[tuple[str, Any]]:
 
 def survive(server: Serving, fault: Fault, expected: list[Any], rng: random.Random) -> None:
     """Sends all requests, lets `fault` happen at a random moment, and compares what comes back."""
-    given = server.metric("echelon:generation_tokens_total")
+    prompts, given = server.metric("echelon:prompt_tokens_total"), server.metric("echelon:generation_tokens_total")
+    prompts += sum(seen["usage"]["prompt_tokens"] for seen in expected)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(answers, server)
-        wait_until(lambda: server.metric("echelon:open_sequences") > 0 or waiting.done(), PATIENCE)
+        # All are open, for new ones are refused while there is no engine.
+        wait_until(lambda: server.metric("echelon:prompt_tokens_total") >= prompts, PATIENCE)
         if fault.during == "decode":
             some = rng.randrange(5, 300)
             wait_until(lambda: server.metric("echelon:generation_tokens_total") >= given + some, PATIENCE)
         inflict(server, fault, rng)
         seen = waiting.result(PATIENCE)
     for request, mine, theirs in zip(REQUESTS, expected, seen, strict=True):
-        assert theirs == mine, (str(fault), request)
+        assert theirs == mine, f"{fault}: {request}"
     wait_until(lambda: server.health() == 200, PATIENCE)
     assert answer(server, *REQUESTS[0]) == expected[0], str(fault)
 
