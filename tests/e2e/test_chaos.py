@@ -48,8 +48,6 @@ def held(server: Serving) -> dict[str, int]:
     [
         Fault("noise", (), "decode"),
         Fault("slow", ("--stage", "0"), "decode"),
-        Fault("kill", ("speculation",), "prefill"),
-        Fault("kill", ("--stage", "1"), "decode"),
         Fault("stop", ("--stage", "2"), "decode"),
     ],
     ids=str,
