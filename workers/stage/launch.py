@@ -32,6 +32,7 @@ from workers.stage.parts import Layers, StageParts
 from workers.stage.tail import Tail
 from workers.transport.base import Inbound, Outbound
 from workers.transport.distributed import DistributedEdges, DistributedInbound, DistributedOutbound
+from workers.transport.incoming import Incoming
 from workers.transport.inprocess import InProcessEdge
 from workers.transport.unix import UnixInbound, UnixOutbound
 from workers.transport.zeromq import ZmqInbound, ZmqOutbound
@@ -111,19 +112,14 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
 
     key, limit = fingerprint_key(engine_fingerprint(config)), _edge_limit(config)
 
+    def incoming(index: int, shard: Layers, orphaned: Orphaned) -> Incoming:
+        return Incoming(key, index, shard.hidden_size, shard.dtype, shard.device, limit, orphaned)
+
     def over_zmq(index: int, shard: Layers, orphaned: Orphaned) -> Edges:
         endpoints, inbound, outbound = config.endpoints, None, None
         if index > 0:
-            inbound = ZmqInbound(
-                open_socket(context, zmq.PULL, endpoints.data[index], bind=True, listen=endpoints.listen),
-                key,
-                stage=index,
-                hidden_size=shard.hidden_size,
-                dtype=shard.dtype,
-                device=shard.device,
-                timeout=limit,
-                orphaned=orphaned,
-            )
+            socket = open_socket(context, zmq.PULL, endpoints.data[index], bind=True, listen=endpoints.listen)
+            inbound = ZmqInbound(socket, incoming(index, shard, orphaned))
         if index < config.stages - 1:
             outbound = ZmqOutbound(open_socket(context, zmq.PUSH, endpoints.data[index + 1], bind=False), key)
         return inbound, outbound
@@ -151,16 +147,8 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
     def over_links(index: int, shard: Layers, orphaned: Orphaned) -> Edges:
         endpoints, inbound, outbound = config.endpoints, None, None
         if index > 0:
-            inbound = UnixInbound(
-                Listener(endpoints.data[index], f"stage {index - 1}"),
-                key,
-                stage=index,
-                hidden_size=shard.hidden_size,
-                dtype=shard.dtype,
-                device=shard.device,
-                timeout=limit,
-                orphaned=orphaned,
-            )
+            listener = Listener(endpoints.data[index], f"stage {index - 1}")
+            inbound = UnixInbound(listener, incoming(index, shard, orphaned))
         if index < config.stages - 1:
             outbound = UnixOutbound(endpoints.data[index + 1], key, index, limit)
         return inbound, outbound
