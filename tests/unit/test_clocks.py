@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WALL_CLOCK = re.compile(r"\btime\.(time|time_ns|localtime|gmtime)\b|from time import|\bdatetime\.|import datetime")
-# Dates that people and clients read: `created`, a template's date of today, reports of measurements.
+# Dates that people and clients read: `created`, a template's date of today, reports of measurements, log lines.
 SHOWN = {
     "server/cli/plan.py",
     "server/formatters/base.py",
@@ -13,6 +13,7 @@ SHOWN = {
     "server/preparation/template.py",
     "speculation/bench/machine.py",
     "speculation/bench/run.py",
+    "workers/shared/processes/logs.py",
 }
 
 
