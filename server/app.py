@@ -13,6 +13,7 @@ from server.middleware.error_handlers import install_error_handlers
 from server.middleware.request_id import RequestIds
 from server.routes.chat import chat_router
 from server.routes.completions import completion_router
+from server.routes.dashboard import dashboard_router
 from server.routes.models import models_router
 from server.routes.operations import operations_router
 from server.routes.responses import responses_router
@@ -49,4 +50,6 @@ def create_app(service: Service) -> FastAPI:
     install_error_handlers(app, service.metrics)
     for router in (chat_router, completion_router, models_router, operations_router, responses_router, tokens_router):
         app.include_router(router(service))
+    if settings.dashboard:
+        app.include_router(dashboard_router(service))
     return app

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.engine.client import DeadlineExceeded, EngineClient, EngineFailed, EngineUnavailable, QueueFull
+from server.engine.request_names import RequestNames
 from server.errors import ApiError
 from server.metrics.requests import RequestMetrics
 from server.preparation.chat_model import ChatModels
@@ -27,6 +28,7 @@ class Service:
     preparation: Preparation
     engine: EngineClient
     metrics: RequestMetrics
+    names: RequestNames = field(default_factory=RequestNames)
     clock: Callable[[], float] = field(default=time.monotonic)  # seconds
 
     @classmethod

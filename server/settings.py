@@ -42,6 +42,9 @@ class ServerFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     cors_origins: Annotated[
         tuple[str, ...], about(API, "Sites whose pages may call from a browser, or *", name="cors_origin")
     ] = ()
+    dashboard: Annotated[
+        bool, about(API, "Show the pipeline at work at /dashboard, and what this is at /; --no-dashboard shows neither")
+    ] = True
     ssl_keyfile: Annotated[str | None, about(API, "Private key, for https", metavar="FILE")] = None
     ssl_certfile: Annotated[str | None, about(API, "Certificate, for https", metavar="FILE")] = None
     on_failure: Annotated[

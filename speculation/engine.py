@@ -18,6 +18,7 @@ from speculation.decisions.slots import choose_slot
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.group import StageGroup
+from speculation.live import LiveTrace
 from speculation.stats import StatsRecorder
 from speculation.stream import Request, Stream
 from workers.shared.config import EngineConfig
@@ -34,6 +35,7 @@ from workers.shared.messages import (
     KeepAlive,
     Observe,
     Open,
+    Passage,
     Pong,
     Probe,
     Rollback,
@@ -45,6 +47,7 @@ from workers.shared.messages import (
     TokenLogprobs,
     Tokens,
     ToStage,
+    Watch,
 )
 
 _FIRST_NUMBER_BITS = 62
@@ -82,6 +85,7 @@ class Engine:
         self._observed: tuple[int, ...] = ()
         self._calibrating = False
         self._stats = StatsRecorder()
+        self._trace = LiveTrace(channels)
         self._stopping = False
         self._info = EngineInfo(
             stages=config.stages,
@@ -116,7 +120,7 @@ class Engine:
     def _serve_while(self, condition: Callable[[], bool]) -> None:
         more = False
         while condition() and not self._stopping:
-            self._channels.wait(0 if more else self._group.interval)
+            self._channels.wait(0 if more else self._trace.patience(self._group.interval))
             self._turn()
             more = self._draft_ahead()
 
@@ -151,6 +155,7 @@ class Engine:
         if self._group.check(time.monotonic(), self._awaited):
             for client in {request.client for request in self._requests()} - {None}:
                 self._answer(client, KeepAlive())
+        self._trace.turn()
         for client in self._channels.vanished():
             self._forget(client)
 
@@ -173,6 +178,8 @@ class Engine:
                 self._channels.answer(client, self._status(number))
         elif isinstance(message, Tap):
             self._drafters[message.sequence].tap(message)
+        elif isinstance(message, Passage):
+            self._trace.passed(message)
         elif isinstance(message, Failure):
             self._group.fail(message)
         else:
@@ -189,6 +196,7 @@ class Engine:
         stream.prompt_logprobs += sample.prompt_logprobs
         self._announce(step.control)
         self._stats.sampled(number, full=full and bool(step.tokens))
+        self._trace.left(number, stream, step)
         if step.tokens:
             self._stats.verified(stream.since_last_sample())
             stream.rank(step, sample.probabilities)
@@ -248,7 +256,9 @@ class Engine:
         claims = self._claims()
         while (slot := self._credits.grant(claims)) is not None:
             stream = self._streams[slot]
-            messages.append(stream.schedule.cut())
+            frame = stream.schedule.cut()
+            messages.append(frame)
+            self._trace.entered(frame, stream)
             claims[slot] = stream.claim()
         if messages:
             self._channels.announce(messages)
@@ -273,6 +283,8 @@ class Engine:
     def _on_request(self, client: bytes, message: ToEngine) -> None:
         if isinstance(message, Probe):
             self._group.probe(client, message.number)
+        elif isinstance(message, Watch):
+            self._trace.watch(client, self._running if message.snapshot else ())
         elif isinstance(message, Abort):
             self._abort(client, message.id)
         else:
@@ -316,6 +328,7 @@ class Engine:
     def _begin(self, stream: Stream, request: Request, reused: int, session: Deciding) -> None:
         self._running.append(stream)
         opening = stream.begin(request, reused, session)
+        self._trace.began(stream)
         self._observe()
         self._announce([opening])
         stream.recall()
@@ -348,6 +361,7 @@ class Engine:
 
     def _finish(self, stream: Stream) -> None:
         self._stats.ended(stream.schedule.counts)
+        self._trace.ended(stream.slot, stream.schedule.counts)
         stream.end()
         self._running.remove(stream)
         self._start_next()

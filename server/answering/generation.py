@@ -50,6 +50,7 @@ class Generation:
         self._failure: Exception | None = None
         self._cached = 0  # tokens
         self._closed = False
+        service.names.remember(self._choices, name)
         self._submission = service.engine.submit(request.generates)
         self._deadline = self._set_deadline(service.settings.request_timeout)
         self._metrics.prompt_tokens.inc(request.prompt_tokens)

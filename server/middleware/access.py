@@ -9,9 +9,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.errors import ApiError
 from server.middleware.error_handlers import error_response
 
-_OPEN_PATHS = frozenset(
-    {"/health", "/live", "/ready", "/metrics", "/status"}
-)  # for load balancers, Prometheus and other tools of operators
+# For load balancers, Prometheus and other tools of operators; the pages show nothing without the key they ask for.
+_OPEN_PATHS = frozenset({"/health", "/live", "/ready", "/metrics", "/status", "/", "/dashboard"})
 
 
 class ApiKeys:

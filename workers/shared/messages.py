@@ -7,6 +7,7 @@ import msgspec
 
 from workers.shared.emulation import Emulation
 from workers.shared.frames import Frame, Natural
+from workers.shared.live.events import TraceEvent
 
 # --- sampling ---
 
@@ -76,11 +77,17 @@ class Observe(msgspec.Struct, frozen=True, array_like=True, tag="observe"):
     anchors: tuple[int, ...]
 
 
+class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
+    """From now on, stages send a `Passage` for every frame, or no longer."""
+
+    wanted: bool
+
+
 class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
     """Finish and leave."""
 
 
-ToStage = Frame | Open | Rollback | Compile | Ping | Observe | Shutdown
+ToStage = Frame | Open | Rollback | Compile | Ping | Observe | Report | Shutdown
 
 # --- results channel: every stage -> rank 0 ---
 
@@ -168,6 +175,16 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     timings: StageTimings
 
 
+class Passage(msgspec.Struct, frozen=True, array_like=True, tag="passage"):
+    """The stage has passed a frame on; only while reports are wanted. Nanoseconds of the stage's own clock."""
+
+    stage: Natural
+    index: Natural  # of the frame
+    done: int  # when
+    worked: int  # how long
+    computed: bool  # False: it was dead
+
+
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
     """A stage cannot go on; it leaves after sending this."""
 
@@ -176,7 +193,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
     permanent: bool = False  # a restart would not mend it
 
 
-FromStage = Ready | Compiled | Sample | Tap | Pong | Failure
+FromStage = Ready | Compiled | Sample | Tap | Pong | Passage | Failure
 
 # --- request bus: server -> rank 0 ---
 
@@ -204,7 +221,13 @@ class Probe(msgspec.Struct, frozen=True, tag="probe"):
     number: Natural
 
 
-ToEngine = Generate | Abort | Probe
+class Watch(msgspec.Struct, frozen=True, tag="watch"):
+    """Somebody looks: trace events are wanted for some seconds from now (`speculation.decisions.trace`)."""
+
+    snapshot: bool = False  # and first, which requests run
+
+
+ToEngine = Generate | Abort | Probe | Watch
 
 # --- request bus: rank 0 -> server ---
 
@@ -334,4 +357,11 @@ class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):
     """Says nothing. That it cannot be delivered tells rank 0 that the client has gone."""
 
 
-FromEngine = Tokens | Failed | Status | KeepAlive
+class Trace(msgspec.Struct, frozen=True, tag="trace"):
+    """Events in the order in which rank 0 heard of them."""
+
+    events: list[TraceEvent]
+    lost: int = 0  # events before these for which there was no room
+
+
+FromEngine = Tokens | Failed | Status | KeepAlive | Trace
