@@ -18,16 +18,16 @@ from speculation.decisions.waiting import WaitingLine
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.group import StageGroup
+from speculation.info import engine_info
 from speculation.live import LiveTrace
 from speculation.stats import StatsRecorder
 from speculation.stream import Request, Stream
 from workers.shared.config import EngineConfig
 from workers.shared.errors import OutOfStep
-from workers.shared.fingerprint import engine_fingerprint
+from workers.shared.live.messages import Passage, Watch
 from workers.shared.messages import (
     Abort,
     Compiled,
-    EngineInfo,
     Failed,
     Failure,
     FromEngine,
@@ -36,7 +36,6 @@ from workers.shared.messages import (
     KvUse,
     Observe,
     Open,
-    Passage,
     Pong,
     Probe,
     Rollback,
@@ -48,7 +47,6 @@ from workers.shared.messages import (
     TokenLogprobs,
     Tokens,
     ToStage,
-    Watch,
 )
 
 _FIRST_NUMBER_BITS = 62
@@ -88,19 +86,7 @@ class Engine:
         self._stats = StatsRecorder()
         self._trace = LiveTrace(channels)
         self._stopping = False
-        self._info = EngineInfo(
-            stages=config.stages,
-            split=config.split,
-            drafter=config.drafter.name,
-            delta=config.delta,
-            max_model_len=config.max_model_len,
-            vocab_size=vocab_size,
-            rehearsal=config.rehearsal,
-            emulated=config.emulate,
-            num_speculative_tokens=config.drafter.num_speculative_tokens,
-            max_num_seqs=config.max_num_seqs,
-            fingerprint=engine_fingerprint(config),
-        )
+        self._info = engine_info(config, vocab_size)
 
     def stop(self) -> None:
         """Makes `run` return soon; safe to call from a signal handler."""

@@ -10,7 +10,8 @@ from speculation.decisions.trace import INTERVAL, ClockOffset, TraceBuffer
 from speculation.stream import Stream
 from workers.shared.frames import Frame
 from workers.shared.live.events import Began, Ended, Entered, Left, Passed, TraceEvent, name_of
-from workers.shared.messages import Passage, Report, SpeculationCounts, Trace
+from workers.shared.live.messages import Passage, Report, Trace
+from workers.shared.messages import SpeculationCounts
 
 _US = 1000  # nanoseconds
 

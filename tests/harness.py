@@ -23,6 +23,7 @@ from speculation.engine import Engine
 from workers.shared.bus import encode, open_socket
 from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
 from workers.shared.live.events import TraceEvent
+from workers.shared.live.messages import Trace, Watch
 from workers.shared.messages import (
     Abort,
     Failed,
@@ -35,8 +36,6 @@ from workers.shared.messages import (
     Status,
     TokenLogprobs,
     Tokens,
-    Trace,
-    Watch,
 )
 from workers.shared.model_files.facts import read_facts
 from workers.stage.launch import start_threads

@@ -18,6 +18,7 @@ from server.engine.trace_feed import TraceFeed, Viewer
 from workers.shared.bus import encode, open_socket
 from workers.shared.errors import EchelonError
 from workers.shared.fingerprint import disagreement
+from workers.shared.live.messages import Trace, Watch
 from workers.shared.messages import (
     Abort,
     EngineInfo,
@@ -29,8 +30,6 @@ from workers.shared.messages import (
     Status,
     ToEngine,
     Tokens,
-    Trace,
-    Watch,
 )
 
 log = logging.getLogger("echelon.server")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from workers.shared.errors import EchelonError
-from workers.shared.messages import Trace
+from workers.shared.live.messages import Trace
 
 _VIEWERS = 16
 _BATCHES = 128  # that wait for a viewer, some seconds' worth

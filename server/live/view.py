@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import astuple
 
 from workers.shared.live.events import Began, Ended, Entered, Left, TraceEvent
-from workers.shared.messages import Trace
+from workers.shared.live.messages import Trace
 
 
 class View:

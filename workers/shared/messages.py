@@ -7,7 +7,7 @@ import msgspec
 
 from workers.shared.emulation import Emulation
 from workers.shared.frames import Frame, Natural
-from workers.shared.live.events import TraceEvent
+from workers.shared.live.messages import Passage, Report, Trace, Watch
 
 # --- sampling ---
 
@@ -75,12 +75,6 @@ class Observe(msgspec.Struct, frozen=True, array_like=True, tag="observe"):
     """From now on, stages tap the hidden states with these indices: k is the output of decoder layer k - 1."""
 
     anchors: tuple[int, ...]
-
-
-class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
-    """From now on, stages send a `Passage` for every frame, or no longer."""
-
-    wanted: bool
 
 
 class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
@@ -175,16 +169,6 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     timings: StageTimings
 
 
-class Passage(msgspec.Struct, frozen=True, array_like=True, tag="passage"):
-    """The stage has passed a frame on; only while reports are wanted. Nanoseconds of the stage's own clock."""
-
-    stage: Natural
-    index: Natural  # of the frame
-    done: int  # when
-    worked: int  # how long
-    computed: bool  # False: it was dead
-
-
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
     """A stage cannot go on; it leaves after sending this."""
 
@@ -220,12 +204,6 @@ class Probe(msgspec.Struct, frozen=True, tag="probe"):
     """Asks for a `Status` that has been through the engine loop and every stage."""
 
     number: Natural
-
-
-class Watch(msgspec.Struct, frozen=True, tag="watch"):
-    """Somebody looks: trace events are wanted for some seconds from now (`speculation.decisions.trace`)."""
-
-    snapshot: bool = False  # and first, which requests run
 
 
 ToEngine = Generate | Abort | Probe | Watch
@@ -376,13 +354,6 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
 
 class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):
     """Says nothing. That it cannot be delivered tells rank 0 that the client has gone."""
-
-
-class Trace(msgspec.Struct, frozen=True, tag="trace"):
-    """Events in the order in which rank 0 heard of them."""
-
-    events: list[TraceEvent]
-    lost: int = 0  # events before these for which there was no room
 
 
 FromEngine = Tokens | Failed | Status | KeepAlive | Trace

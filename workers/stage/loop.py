@@ -11,15 +11,14 @@ from torch import Tensor
 
 from workers.decisions.lookahead import Lookahead
 from workers.shared.frames import Frame
+from workers.shared.live.messages import Passage, Report
 from workers.shared.messages import (
     Compile,
     Compiled,
     Observe,
     Open,
-    Passage,
     Ping,
     Pong,
-    Report,
     Sample,
     Shutdown,
     StageTimings,

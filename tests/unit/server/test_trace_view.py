@@ -9,7 +9,7 @@ from server.engine.trace_feed import TooManyViewers, TraceFeed
 from server.live.view import View
 from workers.shared.frames import Frame
 from workers.shared.live.events import Began, Ended, Entered, Left, Passed, TraceEvent, name_of
-from workers.shared.messages import Trace
+from workers.shared.live.messages import Trace
 
 SECRET = 7
 
