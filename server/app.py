@@ -7,9 +7,10 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from server.metrics.engine import EngineCollector
-from server.middleware.access import ApiKeys, RequestLimit
+from server.middleware.api_keys import ApiKeys
 from server.middleware.body_limit import BodyLimit
 from server.middleware.error_handlers import install_error_handlers
+from server.middleware.limits import RateLimit, RequestLimit
 from server.middleware.request_id import RequestIds
 from server.routes.chat import chat_router
 from server.routes.completions import completion_router
@@ -35,8 +36,10 @@ def create_app(service: Service) -> FastAPI:
     settings = service.settings
     # Each one is put around those before it.
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, seconds=settings.body_timeout)
-    if settings.api_keys:
-        app.add_middleware(ApiKeys, keys=settings.api_keys)
+    if settings.requests_per_minute is not None:
+        app.add_middleware(RateLimit, limit=settings.requests_per_minute, clock=service.clock)
+    if settings.api_keys or settings.operator_keys:
+        app.add_middleware(ApiKeys, keys=settings.api_keys, operator_keys=settings.operator_keys)
     app.add_middleware(RequestLimit, limit=settings.max_requests)
     if settings.cors_origins:
         app.add_middleware(

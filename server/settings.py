@@ -47,6 +47,20 @@ class ServerFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             name="api_key",
         ),
     ] = ()
+    operator_keys: Annotated[
+        tuple[str, ...],
+        about(
+            API,
+            "Keys without which /metrics, /status and what the dashboard shows stay closed, while API keys open the "
+            "rest; they open that too",
+            name="operator_key",
+            default="/metrics and /status are open, API keys open the dashboard",
+        ),
+    ] = ()
+    requests_per_minute: Annotated[
+        AtLeastOne | None,
+        about(API, "POST requests a minute of one key, or of one address without keys; more get 429", default="any"),
+    ] = None
     cors_origins: Annotated[
         tuple[str, ...], about(API, "Sites whose pages may call from a browser, or *", name="cors_origin")
     ] = ()
@@ -100,8 +114,9 @@ class ServerSettings(ServerFields, frozen=True, forbid_unknown_fields=True):
 def check_server(options: ServerFields) -> None:
     """Raises `ConfigError` naming the flag that is wrong; reads the certificate, if there is one."""
     choose_dialect("", (), options.tool_call_parser)
-    if not all(key and key.isascii() and key.isprintable() and key == key.strip() for key in options.api_keys):
-        raise ConfigError(f"--api-key and {KEYS_VARIABLE}: keys must be printable ASCII without spaces around them")
+    for flag, keys in ((f"--api-key and {KEYS_VARIABLE}", options.api_keys), ("--operator-key", options.operator_keys)):
+        if not all(key and key.isascii() and key.isprintable() and key == key.strip() for key in keys):
+            raise ConfigError(f"{flag}: keys must be printable ASCII without spaces around them")
     if options.ssl_certfile is None:
         if options.ssl_keyfile is not None:
             raise ConfigError("--ssl-keyfile needs --ssl-certfile")
