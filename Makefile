@@ -25,7 +25,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV); the first time takes some minutes"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,bench,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,bench,otel,dev]'
 	@touch $@
 
 serve: $(INSTALLED)

@@ -1,5 +1,6 @@
 """Assembles the FastAPI application."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -30,6 +31,8 @@ def create_app(service: Service) -> FastAPI:
         await service.engine.start()
         yield
         await service.engine.stop()
+        if service.spans is not None:
+            await asyncio.to_thread(service.spans.close)
 
     app = FastAPI(title="Echelon", redoc_url=None, lifespan=lifespan)
     service.metrics.registry.register(EngineCollector(service.engine))

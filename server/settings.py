@@ -67,6 +67,15 @@ class ServerFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     dashboard: Annotated[
         bool, about(API, "Show the pipeline at work at /dashboard, and what this is at /; --no-dashboard shows neither")
     ] = True
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        about(
+            API,
+            "Collector that gets a span of each request (OTLP over HTTP), such as http://127.0.0.1:4318/v1/traces; "
+            "needs the extra 'otel'",
+            metavar="URL",
+        ),
+    ] = None
     ssl_keyfile: Annotated[str | None, about(API, "Private key, for https", metavar="FILE")] = None
     ssl_certfile: Annotated[str | None, about(API, "Certificate, for https", metavar="FILE")] = None
     on_failure: Annotated[
