@@ -67,6 +67,10 @@ class ServerFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     dashboard: Annotated[
         bool, about(API, "Show the pipeline at work at /dashboard, and what this is at /; --no-dashboard shows neither")
     ] = True
+    metrics_alias: Annotated[
+        Literal["none", "vllm"],
+        about(API, "Show metrics under these names too, so that boards and gateway pickers made for them work"),
+    ] = "none"
     otlp_traces_endpoint: Annotated[
         str | None,
         about(
