@@ -1,6 +1,6 @@
 """Prometheus metrics of the devices of the API server's host, as read last."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -22,7 +22,7 @@ class DeviceCollector(Collector):
 
     def __init__(self, reader: DeviceReader) -> None:
         self._reader = reader
-        self._devices: list[Device] = []
+        self._devices: Sequence[Device] = ()
 
     @property
     def wanted(self) -> bool:
@@ -31,7 +31,11 @@ class DeviceCollector(Collector):
 
     def refresh(self) -> None:
         """Reads the devices; to be called outside of the event loop, before they are collected."""
-        self._devices = self._reader.read()
+        self.show(self._reader.read())
+
+    def show(self, devices: Sequence[Device]) -> None:
+        """These are to be collected."""
+        self._devices = devices
 
     def collect(self) -> Iterable[Metric]:
         """What was read last."""
