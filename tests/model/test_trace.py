@@ -68,19 +68,17 @@ def test_a_trace_tells_of_every_frame_and_changes_no_token(engine: LocalEngine) 
         (end,) = [event for event in trace if isinstance(event, Ended) and event.slot == slot]
         assert (end.drafted, end.accepted, end.cycles) == (counts.drafted, counts.accepted, counts.cycles)
     for event in left:
-        stages = passed[event.frame]
+        stages = sorted(passed[event.frame], key=lambda one: one.stage)  # each has a channel of its own
         assert [one.stage for one in stages] == list(range(len(SPLIT))), "every live frame went through all stages"
         assert all(one.computed for one in stages)
-        times = [entered[event.frame].at, *(one.at for one in stages)]
-        assert times == sorted(times)
     assert any(not one.computed for stages in passed.values() for one in stages), "dead frames pass uncomputed"
 
 
 def test_nothing_is_traced_once_nobody_looks(engine: LocalEngine) -> None:
     client = engine.client
     client.watch()
-    wait_until(lambda: not traces(client), 60)
-    assert traces(client) == 0
+    assert traces(client) > 0
+    wait_until(lambda: traces(client) == 0, 60)
 
 
 def traces(client: Client) -> int:

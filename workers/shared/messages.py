@@ -327,6 +327,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     predicted: dict[str, float]  # tokens a second of every choice
     switches: int = 0  # from one choice to another
     probes: int = 0  # of choices that were not thought to be the best
+    calibrated: bool = True  # whether the predictions rest on this machine's times
 
 
 class KvUse(msgspec.Struct, frozen=True):

@@ -48,6 +48,10 @@ def test_the_expected_gain_is_the_calibrations(predicted: dict[str, float], expe
     assert expected in told(controller=ControllerStatus("none", predicted))
 
 
+def test_nothing_is_expected_before_it_is_measured() -> None:
+    assert "being measured" in told(controller=ControllerStatus("none", {"none": 1.0, "ngram": 2.0}, calibrated=False))
+
+
 def test_the_example_can_be_pasted() -> None:
     words = shlex.split(example("m", ServerOptions(api_keys=("secret",), ssl_certfile="c")))
     assert words[:2] == ["curl", "https://127.0.0.1:8000/v1/chat/completions"]
