@@ -250,6 +250,18 @@ PIPELINE = [
         "Drafts",
         [
             Panel("Accepted", [(ACCEPTANCE, "of those judged")], "percentunit"),
+            Panel(
+                "Accepted, by depth",
+                [
+                    (
+                        f"sum by (depth) ({rate('speculation_accepted_by_depth_total')}) / "
+                        f"sum by (depth) ({rate('speculation_judged_by_depth_total')})",
+                        "draft {{depth}}",
+                    )
+                ],
+                "percentunit",
+                "Of drafts made as the first, second... after the newest verified token; its own ancestors being right",
+            ),
             Panel("Tokens per cycle", [(PER_CYCLE, "")]),
             Panel(
                 "Drafts a second",

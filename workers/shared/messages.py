@@ -3,6 +3,8 @@
 All are msgspec structs encoded as MessagePack by `workers.shared.bus`; nothing here is ever pickled.
 """
 
+from bisect import bisect_left
+
 import msgspec
 
 from workers.shared.emulation import Emulation
@@ -211,6 +213,7 @@ ToEngine = Generate | Abort | Probe | Watch
 # --- request bus: rank 0 -> server ---
 
 
+DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16)  # of drafts, those that had to be right before it included; the last: or more
 HIT_RANKS = (1, 2, 4, 8, 16)  # widths for which it is counted whether the right token was among the candidates
 
 
@@ -226,6 +229,14 @@ class SpeculationCounts(msgspec.Struct):
     hits: list[int] = msgspec.field(default_factory=lambda: [0] * len(HIT_RANKS))  # by HIT_RANKS
     bounded: int = 0  # verified drafts with known probabilities, which only sampling has
     bound: float = 0.0  # sum over these of an estimate of sum min(p, q), the best acceptance there could be
+    judged_at: list[int] = msgspec.field(default_factory=lambda: [0] * len(DEPTHS))  # drafts that deep, by DEPTHS
+    accepted_at: list[int] = msgspec.field(default_factory=lambda: [0] * len(DEPTHS))  # of these
+
+    def judge(self, depth: int, *, right: bool) -> None:
+        """A draft made as the `depth`-th after the newest verified token, from 1, was right, or not."""
+        place = bisect_left(DEPTHS, min(depth, DEPTHS[-1]))
+        self.judged_at[place] += 1
+        self.accepted_at[place] += right
 
     def rank(self, place: int | None) -> None:
         """The verified token was candidate number `place`, from 0, or none of them."""
@@ -251,7 +262,12 @@ class SpeculationCounts(msgspec.Struct):
         self.ranked += other.ranked
         self.bounded += other.bounded
         self.bound += other.bound
-        self.hits = [mine + others for mine, others in zip(self.hits, other.hits, strict=True)]
+        for mine, others in (
+            (self.hits, other.hits),
+            (self.judged_at, other.judged_at),
+            (self.accepted_at, other.accepted_at),
+        ):
+            mine[:] = [count + more for count, more in zip(mine, others, strict=True)]
 
 
 class Beginning(msgspec.Struct, frozen=True, array_like=True):
