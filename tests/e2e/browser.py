@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,14 @@ import pytest
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _SECONDS = 120.0
+# The browser wants the ends of its pipes to be descriptors 3 and 4.
+_BECOME = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+for wanted, end in zip((3, 4), ends):
+    os.dup2(end, wanted)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -125,10 +134,11 @@ def browser(folder: Path) -> Iterator[Browser]:
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     command = [
-        "sh",
+        sys.executable,
         "-c",
-        f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}',
-        "sh",
+        _BECOME,
+        str(theirs_in),
+        str(theirs_out),
         program,
         "--headless",
         "--no-sandbox",
