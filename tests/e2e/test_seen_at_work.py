@@ -109,13 +109,15 @@ def test_it_fits_a_phone_in_light_and_dark(page: Browser, scheme: str) -> None:
     assert page.troubles == [], "no script failed, and nothing was forbidden"
 
 
-def test_nothing_is_traced_once_the_page_is_gone(server: Serving, page: Browser) -> None:
-    page.open("about:blank")
+def test_the_event_stream_begins_with_the_engines_figures(server: Serving) -> None:
     with httpx.stream("GET", f"{server.url}/dashboard/events", timeout=60) as response:
-        for line in response.iter_lines():
-            if line.startswith("data: "):
-                assert "status" in json.loads(line.removeprefix("data: "))
-                break
+        assert response.headers["content-type"].startswith("text/event-stream")
+        first = next(line for line in response.iter_lines() if line.startswith("data: "))
+    told = json.loads(first.removeprefix("data: "))
+    assert told["model"] == "tiny"
+    assert told["status"]["info"]["stages"] == STAGES
+    refused = httpx.get(f"{server.url}/dashboard/events", params={"session": "guess"}, timeout=60)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "session")
 
 
 # --- boards ---
