@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.boards import BOARDS, board
+from tests.boards.grafana import BOARDS, board
 from tests.e2e.browser import Browser, browser
 from tests.e2e.serving import Serving, free_port, serving, wait_until
 

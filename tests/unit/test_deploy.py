@@ -16,7 +16,7 @@ from server.metrics.devices import DeviceCollector
 from server.metrics.engine import engine_metrics
 from server.metrics.nvml import Device, DeviceReader
 from server.metrics.requests import RequestMetrics
-from tests.boards import BOARDS, board, written
+from tests.boards.grafana import BOARDS, board, written
 from tests.stub_engine import CHOICE, INFO
 from workers.shared.config import EngineConfig
 from workers.shared.messages import EngineStats, StageTimings, Status
