@@ -37,6 +37,11 @@ class StatsRecorder:
         self._stats.drafts += 1
         self._stats.draft_ns += nanoseconds
 
+    @property
+    def draft_seconds(self) -> float:
+        """What the drafter took over all its answers so far."""
+        return self._stats.draft_ns * 1e-9
+
     def ended(self, counts: SpeculationCounts) -> None:
         """A request with these counts has ended."""
         self._stats.counts.add(counts)
