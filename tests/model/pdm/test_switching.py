@@ -15,13 +15,11 @@ from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.pdm import PdmDrafter
 from speculation.drafters.switched import SwitchedDrafter
-from speculation.kept_calibrations import forget_measured, load_measured, save_measured
 from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import read_head, read_tensor
-from tests.harness import inproc_endpoints, local_engine
+from tests.harness import local_engine
 from tests.model.identity import RecordingSampler, one_thread, recorded_logits
 from tests.model.pdm.modules import random_module
-from workers.shared.config import DrafterConfig, EngineConfig
 from workers.shared.emulation import Emulation
 from workers.shared.messages import Sampling, Tap
 from workers.shared.model_files.tensor_sizes import EMBEDDING
@@ -140,14 +138,3 @@ def test_calibration_measures_the_pipeline_before_it_serves_and_is_kept(
         assert controller.paces.seconds(CHOICES[1], right) < controller.paces.seconds(CHOICES[0], silent) / 2
         assert controller.paces.shared(*CHOICES[:2])  # a lookup takes no time
         assert engine.client.status().stats.counts.cycles <= 4 * 5  # those of the request, and no others
-
-    config = EngineConfig("model", (8, 8), inproc_endpoints(2), 64, drafter=DrafterConfig("ngram"))
-    assert load_measured(config) is None
-    measured = Measured({"none": Times(0.01, 0.02, 0.03)}, rows={1: 0.02, 16: 0.025}, free=["ngram"])
-    save_measured(config, measured)
-    assert load_measured(config) == measured
-    assert load_measured(EngineConfig("model", (8, 8), inproc_endpoints(2), 64, threads=2)) is None
-    save_measured(config, Measured({}, spread=2.0))  # the machine was busy: the one before is better
-    assert load_measured(config) == measured
-    forget_measured(config)
-    assert load_measured(config) is None
