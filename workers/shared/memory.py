@@ -1,7 +1,7 @@
 """What an engine allocates, device by device, known from file headers before anything is loaded."""
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import psutil
 
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
+from workers.shared.gpus import free_gpu_bytes
 from workers.shared.model_files.blocks import BLOCKS, held_bytes, weight_entries
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
@@ -95,6 +96,13 @@ def stage_need(config: EngineConfig, stage: int) -> Need:
     return Need(f"stage {stage}", config.device(stage), weights, kv, host_of(config.endpoints.data[stage]))
 
 
+def neighbours(config: EngineConfig, stage: int) -> list[Need]:
+    """What all stages need that share the device of this one."""
+    needs = [stage_need(config, other) for other in range(config.stages)]
+    mine = needs[stage]
+    return [need for need in needs if (need.host, need.device) == (mine.host, mine.device)]
+
+
 def model_bytes(
     folder: Path, layers: range, config: EngineConfig, device: str, *, first: bool, last: bool
 ) -> tuple[int, int]:
@@ -146,6 +154,13 @@ def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
     )
 
 
+def check_devices(needs: Iterable[Need], max_len: int, free: Callable[[str], int | None]) -> None:
+    """`check_fits` for every device; `free` tells its bytes, or None where only its own processes can ask it."""
+    for (_, device), together in by_device(needs).items():
+        if (available := free(device)) is not None:
+            check_fits(together, max_len, available)
+
+
 def report(needs: Iterable[Need], config: EngineConfig) -> list[str]:
     """A line for each part of an engine and device."""
     lines = []
@@ -173,6 +188,16 @@ def host_of(address: str) -> str:
 def available_host_bytes() -> int:
     """Memory this host can still hand out, page cache included."""
     return int(psutil.virtual_memory().available)
+
+
+def host_bytes() -> int:
+    """All memory of this host."""
+    return int(psutil.virtual_memory().total)
+
+
+def free_bytes(device: str) -> int | None:
+    """Memory that is free on `device` of this host; None where nobody tells."""
+    return available_host_bytes() if device == "cpu" else free_gpu_bytes(device)
 
 
 def _shown(count: int) -> str:
