@@ -19,6 +19,7 @@ _RIGHT, _WRONG, _SILENT = 7, 5, 5  # tokens with drafts of each kind
 _OUTPUT = _RIGHT + _WRONG + _SILENT
 _ROWS = (1, 2, 4, 8, 16)
 _LEAST_ROUNDS, _MOST_ROUNDS = 2, 5
+_MOST_SECONDS = 8.0  # after which no further round begins
 _STEADY = 1.1  # spread of times on a machine that does nothing else
 _FREE = 0.02  # of the time of a sample: a drafter that takes less costs what plain decoding does
 
@@ -40,11 +41,16 @@ class Rehearsal:
         self._reader = reader
         turn, end = _PROMPT + _RIGHT, _PROMPT + _RIGHT + _WRONG
         self._drafts = [*right[:turn], *((token + 1) % vocab_size for token in right[turn:end])]
-        self._last = 0.0
+        self._began = self._last = 0.0
+
+    @property
+    def took(self) -> float:
+        """Seconds from the beginning to the last sample."""
+        return self._last - self._began
 
     def begins(self, now: float) -> None:
         """The request starts at `now`."""
-        self._last = now
+        self._began = self._last = now
 
     def overrule(self, position: int, answer: Answer) -> Answer:
         """The drafter has done its work; what is drafted is what this run is to have."""
@@ -103,8 +109,9 @@ class Calibration:
         """Each run, to be made before the next is asked for; prompts go in chunks of `chunk` tokens."""
         first = self._run(self._plain)
         yield first
+        spent = first.took
         for number in range(_MOST_ROUNDS):
-            if number >= _LEAST_ROUNDS and self._spread() <= _STEADY:
+            if (number and spent > _MOST_SECONDS) or (number >= _LEAST_ROUNDS and self._spread() <= _STEADY):
                 return
             contenders = [choice for choice in self._contenders.values() if not self._is_free(choice)]
             turn = [self._plain, *contenders]
@@ -112,10 +119,12 @@ class Calibration:
                 run = self._run(choice, first.text)
                 yield run
                 self._done[choice].append(run)
+                spent += run.took
             for rows in (rows for rows in _ROWS if rows <= chunk):
                 run = Rehearsal(self._plain, self._request(rows, 1), self._reader())
                 yield run
                 self._rows.setdefault(rows, []).append(run.first)
+                spent += run.took
 
     def measured(self) -> Measured:
         """What the runs have shown."""

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import pynvml
 
-from workers.shared.gpus import driver_handle, driver_names
+from workers.shared.memory import driver_handle, driver_names
 
 
 class Meter(Protocol):

@@ -1,5 +1,6 @@
 """What an engine allocates, device by device, known from file headers before anything is loaded."""
 
+import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,10 +8,10 @@ from typing import Any
 
 import msgspec
 import psutil
+import pynvml
 
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
-from workers.shared.gpus import free_gpu_bytes
 from workers.shared.model_files.blocks import BLOCKS, held_bytes, weight_entries
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
@@ -18,6 +19,7 @@ from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD,
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
+_CUDA = "cuda:"
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -198,6 +200,36 @@ def host_bytes() -> int:
 def free_bytes(device: str) -> int | None:
     """Memory that is free on `device` of this host; None where nobody tells."""
     return available_host_bytes() if device == "cpu" else free_gpu_bytes(device)
+
+
+def driver_names(gpus: Sequence[int], visible: str | None) -> list[str]:
+    """An index, or a UUID, for each of `gpus`: what `visible` lists at that place.
+
+    `visible` is the value of CUDA_VISIBLE_DEVICES, by which CUDA's indices differ from the driver's.
+    """
+    if not visible:
+        return [str(gpu) for gpu in gpus]
+    listed = [name.strip() for name in visible.split(",")]
+    return [listed[gpu] for gpu in gpus if gpu < len(listed)]
+
+
+def driver_handle(name: str) -> object:
+    """The driver's handle of what `driver_names` has named."""
+    if name.isdecimal():
+        handle: object = pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    else:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(name)
+    return handle
+
+
+def free_gpu_bytes(device: str) -> int | None:
+    """Memory that is free on a device such as `cuda:1`; None where the driver does not tell."""
+    try:
+        pynvml.nvmlInit()
+        names = driver_names([int(device.removeprefix(_CUDA))], os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return int(pynvml.nvmlDeviceGetMemoryInfo(driver_handle(names[0])).free) if names else None
+    except pynvml.NVMLError:
+        return None
 
 
 def _shown(count: int) -> str:

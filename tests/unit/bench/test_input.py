@@ -14,7 +14,7 @@ from speculation.bench.prompts import load_data_sets
 from speculation.bench.streaming import Collected
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
-from workers.shared.gpus import driver_names
+from workers.shared.memory import driver_names
 from workers.shared.messages import EngineStats, RankTimings, SpeculationCounts, StageTimings
 from workers.shared.options.engine import DrafterOptions, EngineOptions
 
