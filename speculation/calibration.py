@@ -10,7 +10,7 @@ where the spread is large there are more rounds.
 import statistics
 from collections.abc import Iterator, Sequence
 
-from speculation.decisions.estimates import Choice, Measured, Times, Verdict, VerdictReader
+from speculation.decisions.estimates import Choice, Judgement, JudgementReader, Measured, Times
 from speculation.drafters.base import PENDING, Answer, Draft
 from workers.shared.messages import Generate, Sampling
 
@@ -28,13 +28,13 @@ class Rehearsal:
     """One run: stands in for a session, always with the same choice, and keeps the times of its samples."""
 
     def __init__(
-        self, choice: Choice, request: Generate, reader: VerdictReader, right: Sequence[int] = (), vocab_size: int = 1
+        self, choice: Choice, request: Generate, reader: JudgementReader, right: Sequence[int] = (), vocab_size: int = 1
     ) -> None:
         """`right` is the text, if it is known: what is drafted is made of it, and of tokens that are not."""
         self.choice = choice
         self.request = request
         self.listening = True
-        self.seconds: dict[Verdict, list[float]] = {verdict: [] for verdict in Verdict}
+        self.seconds: dict[Judgement, list[float]] = {verdict: [] for verdict in Judgement}
         self.first = 0.0  # seconds until the first sample
         self.draft = 0.0  # seconds
         self.text: Sequence[int] = ()
@@ -61,7 +61,7 @@ class Rehearsal:
     def answered(self) -> None:
         """Of no interest."""
 
-    def foreseen(self, choice: Choice, verdict: Verdict) -> None:
+    def foreseen(self, choice: Choice, verdict: Judgement) -> None:
         """Of no interest."""
 
     def deafen(self) -> None:
@@ -152,8 +152,8 @@ class Calibration:
         tokens = [place % self._vocab_size for place in range(prompt)]
         return Generate("calibration", tokens, output, Sampling(seed=0, temperature=0))
 
-    def _reader(self) -> VerdictReader:
-        return VerdictReader(self._stages, self._width)
+    def _reader(self) -> JudgementReader:
+        return JudgementReader(self._stages, self._width)
 
     def _run(self, choice: Choice, right: Sequence[int] = ()) -> Rehearsal:
         return Rehearsal(choice, self._request(_PROMPT, _OUTPUT), self._reader(), right, self._vocab_size)
@@ -162,15 +162,15 @@ class Calibration:
         runs = self._done[self._contenders[choice.family or choice.name]]
         return bool(runs) and min(run.draft for run in runs) < _FREE * self._times(self._plain).right
 
-    def _seconds(self, choice: Choice, verdict: Verdict) -> list[float]:
+    def _seconds(self, choice: Choice, verdict: Judgement) -> list[float]:
         """All times of its samples, in order of size. The first of a run is not like the others."""
         runs = [run.seconds[verdict] for run in self._done[choice]]
         return sorted(seconds for run in runs for seconds in run[1:] or run)
 
     def _times(self, choice: Choice) -> Times:
-        silent = _low(self._seconds(choice, Verdict.SILENT))
-        wrong = _low(self._seconds(choice, Verdict.WRONG), silent)
-        return Times(right=_low(self._seconds(choice, Verdict.RIGHT), wrong), wrong=wrong, silent=silent)
+        silent = _low(self._seconds(choice, Judgement.SILENT))
+        wrong = _low(self._seconds(choice, Judgement.WRONG), silent)
+        return Times(right=_low(self._seconds(choice, Judgement.RIGHT), wrong), wrong=wrong, silent=silent)
 
     def _spread(self) -> float:
         """Times that the usual sample took of those that are believed: of the choice that was disturbed most."""
@@ -181,7 +181,7 @@ class Calibration:
         )
 
     def _all_seconds(self, choice: Choice) -> list[list[float]]:
-        return [self._seconds(choice, verdict) for verdict in Verdict]
+        return [self._seconds(choice, verdict) for verdict in Judgement]
 
 
 def _low(ordered: Sequence[float], otherwise: float = 0.0) -> float:

@@ -9,7 +9,7 @@ taken. What is not in use is tried now and then, for as much as probes may cost.
 from collections.abc import Sequence
 from typing import TypeVar
 
-from speculation.decisions.estimates import Average, Choice, Hits, Measured, Paces, Verdict, VerdictReader
+from speculation.decisions.estimates import Average, Choice, Hits, Judgement, JudgementReader, Measured, Paces
 from workers.shared.messages import ControllerStatus
 
 _Answer = TypeVar("_Answer")
@@ -89,7 +89,7 @@ class Controller:
         """Whether a probe of `choice` that should lose `seconds`, or what the last one did, is within the budget."""
         return self._lost + max(seconds, self._last_loss[choice]) <= _PROBE_SHARE * self._seconds + self._allowed
 
-    def learn(self, choice: Choice, seconds: float, tokens: int, verdict: Verdict) -> None:
+    def learn(self, choice: Choice, seconds: float, tokens: int, verdict: Judgement) -> None:
         """A sample with `choice` took `seconds`. If that is much more than was believed, all is to be looked at again.
 
         The machine may have become slower, or the calibration may have been wrong: only trying others can tell.
@@ -145,7 +145,7 @@ class Session:
         self._limit = limit
         self._given = 0
         self._last: float | None = None
-        self._reader = VerdictReader(controller.stages, controller.width)
+        self._reader = JudgementReader(controller.stages, controller.width)
         self._probe = 0  # samples that the running probe has left
         self._lost = 0.0  # seconds, to it or to a choice that has not answered yet
         self._asleep = {choice for choice in controller.choices if choice.listens}  # those that have not answered yet
@@ -161,7 +161,7 @@ class Session:
             raise ValueError(f"{self.choice.name} is in use, and needs hidden states")
         self.listening = False
 
-    def foreseen(self, choice: Choice, verdict: Verdict) -> None:
+    def foreseen(self, choice: Choice, verdict: Judgement) -> None:
         """What would have become of the draft of `choice`, which is not in use, for the newest token."""
         self._learn(choice, verdict)
 
@@ -207,22 +207,22 @@ class Session:
         """The request has ended."""
         self._controller.answer.add(self._given)
 
-    def _beside_others(self, verdict: Verdict) -> None:
+    def _beside_others(self, verdict: Judgement) -> None:
         """Goes on with the best choice, by the times of requests that were alone; nothing is tried."""
         self._probe = 0
-        if not self._settles(verdict) and verdict is not Verdict.SILENT:
+        if not self._settles(verdict) and verdict is not Judgement.SILENT:
             self._learn(self.choice, verdict)
         self._take(self._best())
         self._stop_listening()
 
-    def _settles(self, verdict: Verdict) -> bool:
+    def _settles(self, verdict: Judgement) -> bool:
         """Whether the newest sample is still the doing of the choice before."""
         if not self._settling:
             return False
-        self._settling = self._settling - 1 if verdict is Verdict.RIGHT else 0
+        self._settling = self._settling - 1 if verdict is Judgement.RIGHT else 0
         return True
 
-    def _learn(self, choice: Choice, verdict: Verdict) -> None:
+    def _learn(self, choice: Choice, verdict: Judgement) -> None:
         self._hits.add(choice, verdict)
         self._controller.hits.add(choice, verdict)
 

@@ -17,7 +17,7 @@ _PRIOR_WEIGHT = 6.0  # samples that what is usual of a choice is worth
 _SIBLING_WEIGHT = 0.5  # of a verdict on one choice of a family, for the others
 
 
-class Verdict(Enum):
+class Judgement(Enum):
     """What became of the draft for a token. It decides what the pipeline holds when the next sample is waited for."""
 
     RIGHT = "right"  # the frame of the token was on its way: the next sample follows at once
@@ -25,7 +25,7 @@ class Verdict(Enum):
     SILENT = "silent"  # there was none: the pipeline starts anew, and was empty
 
 
-class VerdictReader:
+class JudgementReader:
     """Finds the verdict that a sample's time depends on."""
 
     def __init__(self, stages: int, width: int) -> None:
@@ -34,7 +34,7 @@ class VerdictReader:
         self._width = width
         self._rejected = False
 
-    def read(self, cycles: int, tokens: int, *, rejected: bool) -> Verdict:
+    def read(self, cycles: int, tokens: int, *, rejected: bool) -> Judgement:
         """Of a sample that verified `tokens` and cost `cycles` cycles; `rejected`: one of its drafts was wrong.
 
         It is on the draft for the token before, where a frame holds one token. Where it holds several, wrong drafts
@@ -43,8 +43,8 @@ class VerdictReader:
         drafted = self._rejected if self._width == 1 else rejected or tokens > 1
         self._rejected = rejected
         if cycles < self._stages:
-            return Verdict.RIGHT
-        return Verdict.WRONG if drafted else Verdict.SILENT
+            return Judgement.RIGHT
+        return Judgement.WRONG if drafted else Judgement.SILENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +105,10 @@ class Hits:
         self._right = {choice.name: Average(choice.prior, _PRIOR_WEIGHT) for choice in choices}
         self._silent = {choice.name: Average(choice.silence, _PRIOR_WEIGHT) for choice in choices}
 
-    def shares(self, choice: Choice) -> Mapping[Verdict, float]:
+    def shares(self, choice: Choice) -> Mapping[Judgement, float]:
         """The shares of all verdicts; they add up to 1."""
         right, silent = self._right[choice.name].value, self._silent[choice.name].value
-        return {Verdict.RIGHT: right, Verdict.WRONG: max(0.0, 1.0 - right - silent), Verdict.SILENT: silent}
+        return {Judgement.RIGHT: right, Judgement.WRONG: max(0.0, 1.0 - right - silent), Judgement.SILENT: silent}
 
     def doubt(self, choice: Choice) -> float:
         """Standard error of the share that is right."""
@@ -125,13 +125,13 @@ class Hits:
         copied._right, copied._silent = capped(self._right), capped(self._silent)
         return copied
 
-    def add(self, choice: Choice, verdict: Verdict) -> None:
+    def add(self, choice: Choice, verdict: Judgement) -> None:
         """The verdict on one draft of `choice`."""
         for other in self._choices:
             if other is choice or (choice.family and other.family == choice.family):
                 weight = 1.0 if other is choice else _SIBLING_WEIGHT
-                self._right[other.name].add(verdict is Verdict.RIGHT, weight)
-                self._silent[other.name].add(verdict is Verdict.SILENT, weight)
+                self._right[other.name].add(verdict is Judgement.RIGHT, weight)
+                self._silent[other.name].add(verdict is Judgement.SILENT, weight)
 
     def age(self) -> None:
         """A sample has passed."""
@@ -159,12 +159,12 @@ class Paces:
             times, weight = known.times.get(name), max(_FLOOR, _CALIBRATION_WEIGHT / known.spread**8)
             if times is None:
                 times, weight = Times(1.0 / stages, 1.0, 1.0), _FLOOR
-            self._times[name] = {verdict: Average(getattr(times, verdict.value), weight) for verdict in Verdict}
+            self._times[name] = {verdict: Average(getattr(times, verdict.value), weight) for verdict in Judgement}
         self._tokens = {
             choice.name: Average(sum(choice.prior**drafts for drafts in range(width))) for choice in choices
         }
 
-    def seconds(self, choice: Choice, shares: Mapping[Verdict, float]) -> float:
+    def seconds(self, choice: Choice, shares: Mapping[Judgement, float]) -> float:
         """Seconds a token, with `shares` of the verdicts."""
         times = self._times[self._of[choice.name]]
         return sum(share * times[verdict].value for verdict, share in shares.items()) / self._tokens[choice.name].value
@@ -175,18 +175,18 @@ class Paces:
 
     def at_best(self, choice: Choice) -> float:
         """Seconds a token if every draft of `choice` were right; of one that never drafts, what it always takes."""
-        return self.seconds(choice, {Verdict.RIGHT if choice.prior else Verdict.SILENT: 1.0})
+        return self.seconds(choice, {Judgement.RIGHT if choice.prior else Judgement.SILENT: 1.0})
 
     def level(self, choice: Choice) -> float:
         """Seconds of a sample, whatever the text: the mean over all verdicts."""
-        return sum(known.value for known in self._times[self._of[choice.name]].values()) / len(Verdict)
+        return sum(known.value for known in self._times[self._of[choice.name]].values()) / len(Judgement)
 
     def stake(self, choice: Choice) -> float:
         """Seconds that a draft which is right saves against one which is wrong."""
         times = self._times[self._of[choice.name]]
-        return max(0.0, times[Verdict.WRONG].value - times[Verdict.RIGHT].value) / self._tokens[choice.name].value
+        return max(0.0, times[Judgement.WRONG].value - times[Judgement.RIGHT].value) / self._tokens[choice.name].value
 
-    def add(self, choice: Choice, seconds: float, tokens: int, verdict: Verdict) -> None:
+    def add(self, choice: Choice, seconds: float, tokens: int, verdict: Judgement) -> None:
         """A sample took `seconds` and held `tokens`; `verdict` is that on the token before.
 
         A part of the change is believed of every other time, too: a longer context or a busier machine slows all. The

@@ -6,7 +6,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from speculation.decisions.estimates import Choice, Verdict
+from speculation.decisions.estimates import Choice, Judgement
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Sampling, Tap
 
@@ -51,7 +51,7 @@ class Deciding(Protocol):
     def deafen(self) -> None:
         """Hidden states that `choice` does not need have been lost."""
 
-    def foreseen(self, choice: Choice, verdict: Verdict) -> None:
+    def foreseen(self, choice: Choice, verdict: Judgement) -> None:
         """What would have become of the draft of `choice`, which is not in use, for the newest token."""
 
     def answered(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from speculation.decisions.estimates import Choice, Verdict
+from speculation.decisions.estimates import Choice, Judgement
 from speculation.drafters.base import PENDING, Answer, Deciding, Draft, Drafter, DrafterWrapper, Start
 from workers.shared.messages import Sampling
 
@@ -58,7 +58,7 @@ class SwitchedDrafter(DrafterWrapper):
             self._inner.deafen()
 
 
-def _verdict(draft: Draft | None, token: int) -> Verdict:
+def _verdict(draft: Draft | None, token: int) -> Judgement:
     if draft is None:
-        return Verdict.SILENT
-    return Verdict.RIGHT if draft.token == token else Verdict.WRONG
+        return Judgement.SILENT
+    return Judgement.RIGHT if draft.token == token else Judgement.WRONG

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoConfig
 
 from speculation.decisions.controller import Controller, Session
-from speculation.decisions.estimates import Choice, Measured, Times, Verdict
+from speculation.decisions.estimates import Choice, Judgement, Measured, Times
 from speculation.drafters.base import Drafter
 from speculation.drafters.combined import CombinedDrafter
 from speculation.drafters.ngram import NgramDrafter
@@ -133,7 +133,7 @@ def test_calibration_measures_the_pipeline_before_it_serves_and_is_kept(
         result = engine.client.generate([1, 2, 3], 5, GREEDY)
         assert len(result.tokens) == 5
         assert controller.calibrated
-        silent, right = ({verdict: 1.0} for verdict in (Verdict.SILENT, Verdict.RIGHT))
+        silent, right = ({verdict: 1.0} for verdict in (Judgement.SILENT, Judgement.RIGHT))
         assert controller.paces.seconds(CHOICES[0], silent) > 0.08  # four stages of 20 ms, one after the other
         assert controller.paces.seconds(CHOICES[1], right) < controller.paces.seconds(CHOICES[0], silent) / 2
         assert controller.paces.shared(*CHOICES[:2])  # a lookup takes no time

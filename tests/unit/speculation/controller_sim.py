@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from speculation.calibration import Calibration, Rehearsal
 from speculation.decisions.controller import Controller
-from speculation.decisions.estimates import Choice, Measured, Times, Verdict
+from speculation.decisions.estimates import Choice, Judgement, Measured, Times
 from speculation.drafters.base import Draft
 
 NONE = Choice("none", silence=1.0)
@@ -29,7 +29,7 @@ class Machine:
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     now: float = 0.0
 
-    def take(self, name: str, verdict: Verdict) -> None:
+    def take(self, name: str, verdict: Judgement) -> None:
         """A sample passes; 10 % more or less, and one in fifty is disturbed."""
         seconds: float = getattr(self.times(name), verdict.value) * self.slower(self.now)
         noise = self.rng.uniform(0.9, 1.1) * (3.0 if self.rng.random() < 0.02 else 1.0)
@@ -48,17 +48,17 @@ def calibrate(machine: Machine, choices: Sequence[Choice]) -> Measured:
 
 def _answer(machine: Machine, run: Rehearsal) -> list[int]:
     text = list(run.request.prompt)
-    before, rejected = Verdict.SILENT, False
+    before, rejected = Judgement.SILENT, False
     for number in range(run.request.max_tokens):
         machine.take(run.choice.name, before)
         token = (7 * len(text)) % 1000
         draft = run.overrule(len(text), Draft((0,))) if number else None
-        verdict = Verdict.SILENT
+        verdict = Judgement.SILENT
         if isinstance(draft, Draft):
-            verdict = Verdict.RIGHT if draft.token == token else Verdict.WRONG
+            verdict = Judgement.RIGHT if draft.token == token else Judgement.WRONG
         text.append(token)
-        cycles = 0 if not number else 1 if before is Verdict.RIGHT else machine.stages
-        before, rejected = verdict, verdict is Verdict.WRONG
+        cycles = 0 if not number else 1 if before is Judgement.RIGHT else machine.stages
+        before, rejected = verdict, verdict is Judgement.WRONG
         run.sampled(machine.now, cycles, 1, rejected=rejected)
     return text
 
@@ -100,7 +100,7 @@ def play(
         session = controller.begin(tokens)
         machine.now += 1.0  # it is quiet between answers
         session.sampled(machine.now, 0, 1, rejected=False)
-        before, name = Verdict.SILENT, session.choice.name
+        before, name = Judgement.SILENT, session.choice.name
         for token in range(1, tokens):
             expected = {choice.name: _expected(machine, choice.name, shares(choice.name, token)) for choice in choices}
             fixed = {known: spent + expected[known] for known, spent in fixed.items()}
@@ -113,8 +113,8 @@ def play(
             if NGRAM in choices and name != "ngram":
                 session.foreseen(NGRAM, _verdict(luck, shares("ngram", token)))
             session.answered()
-            cycles = 1 if before is Verdict.RIGHT else machine.stages
-            session.sampled(machine.now, cycles, 1, rejected=verdict is Verdict.WRONG)
+            cycles = 1 if before is Judgement.RIGHT else machine.stages
+            session.sampled(machine.now, cycles, 1, rejected=verdict is Judgement.WRONG)
             before = verdict
         session.end()
     return Outcome(seconds, fixed, controller)
@@ -128,9 +128,9 @@ def _expected(machine: Machine, name: str, shares: tuple[float, float]) -> float
     )
 
 
-def _verdict(luck: float, shares: tuple[float, float]) -> Verdict:
+def _verdict(luck: float, shares: tuple[float, float]) -> Judgement:
     right, silent = shares
-    return Verdict.RIGHT if luck < right else Verdict.SILENT if luck < right + silent else Verdict.WRONG
+    return Judgement.RIGHT if luck < right else Judgement.SILENT if luck < right + silent else Judgement.WRONG
 
 
 def bursts(rng: random.Random, times: float, quiet: float, busy: float) -> Callable[[float], float]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from speculation.decisions.controller import Controller
-from speculation.decisions.estimates import Choice, Measured, Times, Verdict
+from speculation.decisions.estimates import Choice, Judgement, Measured, Times
 from tests.unit.speculation.controller_sim import (
     ALL,
     BOTH,
@@ -186,7 +186,7 @@ def test_whatever_happens_it_listens_to_the_end_or_not_at_all(
         assert session.listening or not session.choice.listens
         deaf = not session.listening
         now += seconds
-        session.foreseen(NGRAM, Verdict.RIGHT if full else Verdict.WRONG)
+        session.foreseen(NGRAM, Judgement.RIGHT if full else Judgement.WRONG)
         if answers:
             session.answered()
         session.sampled(now, 1 if full else stages, 1, rejected=not full, alone=alone)
