@@ -1,5 +1,7 @@
 """Keys and values of one stage's layers, preallocated for every sequence slot."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ class KVSlice:
 
     def __init__(
         self,
-        layers: range,
+        layers: Sequence[int],
         *,
         sequences: int,
         kv_heads: int,

@@ -7,16 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.shared.errors import ConfigError
-from workers.shared.memory import Need, available_host_bytes, check_fits, kv_bytes_per_position
+from workers.shared.memory import Need, available_host_bytes, check_fits
+from workers.shared.model_files.layers import kv_bytes_per_position
 
-LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+LLAMA = {"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
 
 
 def test_kv_bytes_per_position() -> None:
-    assert kv_bytes_per_position(LLAMA, layers=10, sequences=3, itemsize=2) == 2 * 10 * 3 * 8 * 128 * 2
-    assert kv_bytes_per_position({**LLAMA, "head_dim": 256}, 1, 1, 2) == 2 * 8 * 256 * 2
-    assert kv_bytes_per_position({**LLAMA, "num_key_value_heads": None}, 1, 1, 2) == 2 * 32 * 128 * 2
-    assert kv_bytes_per_position(LLAMA, layers=0, sequences=1, itemsize=2) == 0
+    assert kv_bytes_per_position(LLAMA, layers=range(10), sequences=3, itemsize=2) == 2 * 10 * 3 * 8 * 128 * 2
+    assert kv_bytes_per_position({**LLAMA, "head_dim": 256}, range(1), 1, 2) == 2 * 8 * 256 * 2
+    assert kv_bytes_per_position({**LLAMA, "num_key_value_heads": None}, range(1), 1, 2) == 2 * 32 * 128 * 2
+    assert kv_bytes_per_position(LLAMA, layers=range(0), sequences=1, itemsize=2) == 0
 
 
 @given(
