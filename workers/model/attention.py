@@ -34,7 +34,10 @@ class Rules(NamedTuple):
 class Rows(Protocol):
     """The rows of one pass through some layers, and what each of them sees."""
 
-    states: FrameStates | None  # what layers that keep a state begin with, and leave
+    @property
+    def states(self) -> FrameStates | None:
+        """What layers that keep a state begin with, and leave."""
+        ...
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """Attention in the layer with index `layer`.

@@ -105,8 +105,8 @@ class Target:
                     done = _report(progress, done, total)
         for wanted in self._wanted:
             merged = {}
-            for name, source in wanted.merged.items():
-                merged[name] = source.merged(name, lambda names: self._checkpoint.load(names, dtype, device))
+            for name, several in wanted.merged.items():
+                merged[name] = several.merged(name, lambda names: self._checkpoint.load(names, dtype, device))
                 done = _report(progress, done, total)
             self._fill(wanted, loaded, merged)
         if isinstance(self.embedding, nn.Embedding):
