@@ -40,14 +40,17 @@ class StateEntries:
                 return entry
         raise OutOfStep(f"no state is kept behind position {wanted}; there are some behind {sorted(self._behind)}")
 
-    def wrote(self, position: int, length: int) -> Sequence[int]:
-        """Notes that a frame was computed: the entry of its last position, then that of a snapshot, if it is one.
+    def is_chunk(self, position: int, length: int) -> bool:
+        """Whether a frame is a whole prompt chunk, behind which a snapshot is kept."""
+        return length == self._chunk and position % self._chunk == 0
+
+    def wrote(self, position: int, length: int, *, chunk: bool) -> Sequence[int]:
+        """Notes that tokens were computed: the entry of the last position, then that of a snapshot behind a `chunk`.
 
         Whatever was behind its first position or later belongs to a text that is no more.
         """
         last = position + length - 1
-        whole = length == self._chunk and position % self._chunk == 0
-        targets = self._entries(last) if whole else self._entries(last)[:1]
+        targets = self._entries(last) if chunk else self._entries(last)[:1]
         self._behind = [_NOTHING if behind >= position else behind for behind in self._behind]
         for entry in targets:
             self._behind[entry] = last
@@ -67,24 +70,28 @@ class Returns:
         """`snapshots` is None for a model that can begin anywhere."""
         self._chunk = chunk
         self._snapshots = snapshots
-        self._held: set[int] = set()
+        self._held: dict[int, int] = {}  # entry -> chunk end
+        self._coming: dict[int, int] = {}  # the same, of the chunk announced last
 
     def announced(self, position: int, length: int) -> None:
         """A frame is on its way: if it is a whole chunk, it takes the place of an older snapshot."""
         if self._snapshots and length == self._chunk and position % self._chunk == 0:
-            place = (position // self._chunk + 1) % self._snapshots
-            self._held = {end for end in self._held if end // self._chunk % self._snapshots != place}
+            end = position + length
+            entry = end // self._chunk % self._snapshots
+            self._held.pop(entry, None)
+            self._coming[entry] = end
 
     def computed(self, end: int) -> None:
-        """The prompt's chunk that ends at `end` was computed by every stage."""
-        self._held.add(end)
+        """The prompt's chunk that ends at `end` was computed by every stage; a later one may be under way already."""
+        if self._snapshots and self._coming.get(entry := end // self._chunk % self._snapshots) == end:
+            self._held[entry] = end
 
     def began(self, reused: int) -> None:
         """A request begins behind `reused` positions: what lay behind them is lost."""
-        self._held = {end for end in self._held if end <= reused}
+        self._held = {entry: end for entry, end in self._held.items() if end <= reused}
 
     def at_most(self, position: int) -> int:
         """The last chunk end up to `position` that can be begun behind; 0 for the beginning."""
         if self._snapshots is None:
             return position - position % self._chunk
-        return max((end for end in self._held if end <= position), default=0)
+        return max((end for end in self._held.values() if end <= position), default=0)

@@ -12,7 +12,7 @@ from workers.model.decoder_layer import DecoderLayer
 from workers.model.kv_cache import KVSlice
 from workers.model.loader import Progress, Target, load_config
 from workers.model.rotary import NoRotation, RotaryTables
-from workers.model.states import StateSlice
+from workers.model.states import FrameStates, StateSlice
 from workers.shared.errors import ConfigError, OutOfStep
 from workers.shared.memory import Need, available_host_bytes, check_fits
 from workers.shared.model_files.facts import head_dim
@@ -176,9 +176,34 @@ class Shard:
         end = position + len(tokens)
         if position < 0 or end > self._kv.max_len:
             raise OutOfStep(f"positions {position}..{end - 1} are outside of a slot of {self._kv.max_len}")
-        if self._states is not None and 1 < len(tokens) <= self._wide:
-            return self._row_by_row(sequence, position, tokens, hidden, taps)
-        states = None if self._states is None else self._states.frame(sequence, position, len(tokens))
+        if self._states is None:
+            return self._compute(sequence, position, tokens, hidden, None, taps)
+        chunk = self._states.is_chunk(position, len(tokens))
+        if len(tokens) > self._wide:
+            states = self._states.frame(sequence, position, len(tokens), chunk=chunk)
+            return self._compute(sequence, position, tokens, hidden, states, taps)
+        # Part of the frame may be rejected: each of its tokens leaves a state behind.
+        rows, tapped = [], []
+        for row, token in enumerate(tokens):
+            states = self._states.frame(sequence, position + row, 1, chunk=chunk and row + 1 == len(tokens))
+            given = None if hidden is None else hidden[row : row + 1]
+            own: list[Tensor] = []
+            tapped.append(own)
+            rows.append(self._compute(sequence, position + row, [token], given, states, own))
+        if taps is not None:
+            taps.extend(torch.cat(depth) for depth in zip(*tapped, strict=True))
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+    def _compute(
+        self,
+        sequence: int,
+        position: int,
+        tokens: Sequence[int],
+        hidden: Tensor | None,
+        states: FrameStates | None,
+        taps: list[Tensor] | None,
+    ) -> Tensor:
+        """The layers, over tokens that are computed at once."""
         frame = FrameContext(self._kv.layers(sequence), position, len(tokens), states)
         if self._embedding is not None:
             hidden = self._embedding(self._to_device(tokens))
@@ -195,20 +220,6 @@ class Shard:
         if states is not None:
             states.keep_snapshots()
         return hidden[0]
-
-    def _row_by_row(
-        self, sequence: int, position: int, tokens: Sequence[int], hidden: Tensor | None, taps: list[Tensor] | None
-    ) -> Tensor:
-        """The same for a frame that may be rejected within: each of its tokens leaves a state behind."""
-        rows, tapped = [], []
-        for row, token in enumerate(tokens):
-            own: list[Tensor] = []
-            given = None if hidden is None else hidden[row : row + 1]
-            rows.append(self.forward(sequence, position + row, [token], given, own))
-            tapped.append(own)
-        if taps is not None:
-            taps.extend(torch.cat(states) for states in zip(*tapped, strict=True))
-        return torch.cat(rows)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

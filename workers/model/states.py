@@ -47,11 +47,17 @@ class StateSlice:
             tensor.nbytes for layers in self._pairs for pair in layers.values() for tensor in pair if tensor is not None
         )
 
-    def frame(self, sequence: int, position: int, length: int) -> "FrameStates":
-        """The states of a frame. Raises `OutOfStep` where the one that it begins with is not kept."""
+    def is_chunk(self, position: int, length: int) -> bool:
+        """Whether a frame is a whole prompt chunk."""
+        return self._entries[0].is_chunk(position, length)
+
+    def frame(self, sequence: int, position: int, length: int, *, chunk: bool) -> "FrameStates":
+        """The states of some tokens, with which a whole prompt `chunk` may end.
+
+        Raises `OutOfStep` where the one that it begins with is not kept."""
         entries = self._entries[sequence]
         source = entries.source(position)
-        return FrameStates(self._pairs[sequence], source, list(entries.wrote(position, length)))
+        return FrameStates(self._pairs[sequence], source, list(entries.wrote(position, length, chunk=chunk)))
 
 
 class FrameStates:

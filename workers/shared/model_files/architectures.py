@@ -104,19 +104,21 @@ _ROPE_FIELDS = frozenset({
 # "dynamic" stretches only what is longer than the model's own context, and no slot is.
 _ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
 
-_RECURRENT = "it has recurrent layers, whose state cannot be rolled back by position yet"
+_RECURRENT = "it has recurrent layers of a kind that is not implemented yet"
 _MLA = "it uses multi-head latent attention, whose compressed cache is not implemented yet"
+_PASSES_NOTHING_ON = "its layers in transformers do not tell their attention which frame is computed"
 _ENCODER_DECODER = "it is an encoder-decoder; only decoder-only models can be split this way"
-_MULTIMODAL = "it is multimodal; serve a text-only checkpoint of the same family"
-_EXPERTS = "it has mixture-of-experts layers, which are not tested yet"
+_MULTIMODAL = "it is multimodal, and its language model is of no family that is served"
 
 REFUSED: Mapping[str, str] = {
     "bamba": _RECURRENT,
+    "nemotron_h": _RECURRENT,
+    "olmo_hybrid": _RECURRENT,
+    "kimi_linear": _RECURRENT,
     "falcon_mamba": _RECURRENT,
     "jamba": _RECURRENT,
     "mamba": _RECURRENT,
     "mamba2": _RECURRENT,
-    "qwen3_5": _RECURRENT,
     "recurrent_gemma": _RECURRENT,
     "rwkv": _RECURRENT,
     "zamba2": _RECURRENT,
@@ -124,15 +126,15 @@ REFUSED: Mapping[str, str] = {
     "deepseek_v3": _MLA,
     "kimi_k2": _MLA,
     "minicpm3": _MLA,
+    "nemotron": _PASSES_NOTHING_ON,
+    "stablelm": _PASSES_NOTHING_ON,
     "bart": _ENCODER_DECODER,
     "mt5": _ENCODER_DECODER,
     "t5": _ENCODER_DECODER,
     "whisper": _ENCODER_DECODER,
-    "gemma3": _MULTIMODAL,
     "gemma3n": _MULTIMODAL,
     "llama4": _MULTIMODAL,
     "llava": _MULTIMODAL,
-    "mistral3": _MULTIMODAL,
     "mllama": _MULTIMODAL,
     "qwen2_5_vl": _MULTIMODAL,
     "qwen2_vl": _MULTIMODAL,
