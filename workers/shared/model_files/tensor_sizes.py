@@ -39,7 +39,7 @@ _PREFIXES = (
     ("lm_head.", "lm_head."),
 )
 _TEXT = tuple(prefix for prefix, _ in _PREFIXES if "language_model" in prefix)
-_EXPERTS = re.compile(r"\.experts\.")
+_EXPERTS = re.compile(r"\.experts\.|\.block_sparse_moe\.(input|output)_linear\.")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
