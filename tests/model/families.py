@@ -148,6 +148,30 @@ _OWN: dict[str, tuple[str, dict[str, Any]]] = {
             "position_embedding_type": "rope",
         },
     ),
+    "gemma4": (
+        "gemma4_text",
+        {
+            "head_dim": 16,
+            "per_layer_config": {1: {"head_dim": 24, "num_key_value_heads": 1}, 3: {"head_dim": 24}},
+            "hidden_size_per_layer_input": 0,
+            "final_logit_softcapping": 9.0,
+            **_WINDOWS,
+        },
+    ),
+    "gemma4-experts": (
+        "gemma4_text",
+        {
+            "head_dim": 16,
+            "per_layer_config": {1: {"head_dim": 24}, 3: {"head_dim": 24}},
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "enable_moe_block": True,
+            "num_experts": 5,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 24,
+            **_WINDOWS,
+        },
+    ),
     "starcoder2": ("starcoder2", {"use_bias": True, "sliding_window": 7}),
 }
 

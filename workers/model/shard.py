@@ -15,7 +15,6 @@ from workers.model.rotary import NoRotation, RotaryTables
 from workers.model.states import FrameStates, StateSlice
 from workers.shared.errors import ConfigError, OutOfStep
 from workers.shared.memory import Need, available_host_bytes, check_fits
-from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.families import family_of
 from workers.shared.model_files.layers import kv_bytes_per_position, layer_plans, state_bytes
 
@@ -124,11 +123,9 @@ class Shard:
         target.load(dtype, device, progress)
         kinds: Sequence[str] = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
         kv = KVSlice(
-            [layer for layer in layers if plans[layer].attends],
+            {layer: kv for layer in layers if (kv := plans[layer].kv) is not None},
             sequences=sequences,
-            kv_heads=config.num_key_value_heads,
             max_len=max_len,
-            head_dim=head_dim(said),
             dtype=dtype,
             device=device,
         )

@@ -10,6 +10,7 @@ import psutil
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.blocks import BLOCKS, held_bytes, weight_entries
+from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.layers import has_states, kv_bytes_per_position, state_bytes
 from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, TensorEntry, layer_of, tensor_entries
@@ -82,7 +83,8 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     if module.head == "target":
         elements += hidden * (vocabulary if module.draft_token_ids is None else len(module.draft_token_ids))
     said = read_json(Path(config.model) / "config.json")
-    kv = kv_bytes_per_position(said, range(module.layers), config.max_num_seqs, item)
+    kv_heads = said.get("num_key_value_heads") or said["num_attention_heads"]
+    kv = 2 * module.layers * config.max_num_seqs * kv_heads * head_dim(said) * item
     return elements * item, kv + config.max_num_seqs * len(module.anchors) * hidden * item
 
 

@@ -102,7 +102,7 @@ _ROPE_FIELDS = frozenset({
     "type",
 })  # fmt: skip
 # "dynamic" stretches only what is longer than the model's own context, and no slot is.
-_ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
+_ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn")
 
 _RECURRENT = "it has recurrent layers of a kind that is not implemented yet"
 _MLA = "it uses multi-head latent attention, whose compressed cache is not implemented yet"

@@ -71,6 +71,7 @@ class Family(NamedTuple):
     logits_factor: str | None = None  # field that logits are multiplied by
     logits_divisor: str | None = None  # field that they are divided by
     mixer: Mixer | None = None  # what layers have that remember in a state
+    uneven: bool = False  # whether keys and values are not of one shape in all layers
     beside: bool = False  # whether every layer has both it and attention; else a list says which layer has which
     tied: bool = False  # whether head and embedding are tied where config.json does not say
 
@@ -198,6 +199,18 @@ FAMILIES: Mapping[str, Family] = {
         embedding_factor="embedding_multiplier",
         logits_divisor="logits_scaling",
         mixer="mamba2",
+    ),
+    "gemma4_text": Family(
+        _COMMON
+        | _EXPERTS
+        | _WINDOW
+        | _PARTIAL
+        | {"attention_bias", "attention_k_eq_v", "enable_moe_block", "final_logit_softcapping", "global_head_dim"}
+        | {"hidden_activation", "num_global_key_value_heads", "per_layer_config", "top_k_experts"}
+        | {"vocab_size_per_layer_input"},
+        "0.2",
+        tied=True,
+        uneven=True,
     ),
     "starcoder2": Family(_COMMON | {"norm_epsilon", "sliding_window", "use_bias"}, "0.2", tied=True),
 }  # fmt: skip

@@ -25,10 +25,17 @@ class StateShape(NamedTuple):
         return prod(self.conv) * itemsize + (prod(self.recurrent) * _STATE_BYTES if self.recurrent else 0)
 
 
+class KVShape(NamedTuple):
+    """Keys, and values, of one layer and position."""
+
+    heads: int
+    width: int
+
+
 class LayerPlan(NamedTuple):
     """One decoder layer."""
 
-    attends: bool
+    kv: KVShape | None
     state: StateShape | None = None
 
 
@@ -36,12 +43,23 @@ def layer_plans(config: Mapping[str, Any]) -> Sequence[LayerPlan]:
     """Every decoder layer, from a config.json; raises `KeyError` where that of a family with states leaves gaps."""
     family = family_of(config)
     count: int = config["num_hidden_layers"]
+    kv = KVShape(config.get("num_key_value_heads") or config["num_attention_heads"], head_dim(config))
+    if family.uneven:
+        own = {int(layer): said for layer, said in config["per_layer_config"].items()}
+        return [LayerPlan(_overridden(kv, own.get(layer, {}))) for layer in range(count)]
     if family.mixer is None:
-        return [LayerPlan(True)] * count
+        return [LayerPlan(kv)] * count
     state = _STATES[family.mixer](config)
     if family.beside:
-        return [LayerPlan(True, state)] * count
-    return [LayerPlan(kind in _ATTENDING, state if kind in _REMEMBERING else None) for kind in _kinds(config)]
+        return [LayerPlan(kv, state)] * count
+    return [
+        LayerPlan(kv if kind in _ATTENDING else None, state if kind in _REMEMBERING else None)
+        for kind in _kinds(config)
+    ]
+
+
+def _overridden(kv: KVShape, own: Mapping[str, Any]) -> KVShape:
+    return KVShape(own.get("num_key_value_heads", kv.heads), own.get("head_dim", kv.width))
 
 
 def _kinds(config: Mapping[str, Any]) -> Sequence[str]:
@@ -58,10 +76,9 @@ def has_states(config: Mapping[str, Any]) -> bool:
 
 def kv_bytes_per_position(config: Mapping[str, Any], layers: Sequence[int], sequences: int, itemsize: int) -> int:
     """Bytes of keys and values a position, for `layers` and `sequences` slots."""
-    kv_heads: int = config.get("num_key_value_heads") or config["num_attention_heads"]
-    plans = layer_plans(config) if has_states(config) else None
-    attending = len(layers) if plans is None else sum(plans[layer].attends for layer in layers)
-    return 2 * attending * sequences * kv_heads * head_dim(config) * itemsize
+    plans = layer_plans(config)
+    numbers = sum(kv.heads * kv.width for layer in layers if (kv := plans[layer].kv) is not None)
+    return 2 * numbers * sequences * itemsize
 
 
 def ring_entries(ahead: int) -> int:
