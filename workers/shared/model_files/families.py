@@ -81,9 +81,9 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2": Family(_COMMON | _QWEN_WINDOW, "0.1"),
     "qwen3": Family(_COMMON | _QWEN_WINDOW | {"attention_bias"}, "0.1"),
     "mistral": Family(_COMMON | {"sliding_window"}, "0.1"),
-    "olmo2": Family(_COMMON | {"attention_bias"}, "0.1"),
+    "olmo2": Family(_COMMON | {"attention_bias"}, "0.2"),
     "smollm3": Family(
-        _COMMON | _BIASES | _QWEN_WINDOW | {"no_rope_layer_interval", "no_rope_layers"}, "0.1", tied=True
+        _COMMON | _BIASES | _QWEN_WINDOW | {"no_rope_layer_interval", "no_rope_layers"}, "0.2", tied=True
     ),
     "gemma3_text": Family(_COMMON | _GEMMA | _WINDOW | {"rope_local_base_freq"}, "0.1", tied=True),
     "apertus": Family(_COMMON | {"attention_bias", "post_norm", "qk_norm"}, "0.2"),
