@@ -19,7 +19,8 @@ Each `model_type` is compared with transformers on small random models, on CPUs:
 (float32, 1e-4), with one, two and four stages, and the same bits with wrong drafts at every position and another
 sequence in between (`tests/model/test_families.py`). Those marked "every length" also for five splits, logits at every
 length, chunks of any size and bfloat16 (`tests/model/test_shard.py`). Of experts a token reads those it goes to: the
-split counts these bytes, the memory report all. "Since" is the version that served the family first; 0.2 is the one in the making.
+split counts these bytes, the memory report all. "Since" is the version that served the family first; 0.2 is the one in
+the making.
 
 | model_type | layers | since | as GGUF, under the name | tested |
 | --- | --- | --- | --- | --- |
