@@ -94,7 +94,7 @@ class DraftModule(nn.Module):
 
     def new_cache(self, capacity: int) -> KVSlice:
         """Keys and values of one sequence of up to `capacity` tokens; the index is the position."""
-        shape = KVShape(self.kv_heads, self.head_dim)
+        shape = KVShape(self.kv_heads, self.head_dim, self.head_dim)
         return KVSlice(
             dict.fromkeys(range(self.config.layers), shape),
             sequences=1,

@@ -40,6 +40,28 @@ _LONG = {
 _YARN = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "truncate": False}}
 _YARN["rope_parameters"]["original_max_position_embeddings"] = 64
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+_LATENT = {
+    "num_key_value_heads": 4,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 20,
+    "q_lora_rank": 28,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 12,
+}
+_DEEP_YARN = {
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+        "original_max_position_embeddings": 64,
+    }
+}
 _HYBRID = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
 _GATED_DELTA = {
     "layer_types": _HYBRID,
@@ -87,6 +109,19 @@ _OWN: dict[str, tuple[str, dict[str, Any]]] = {
     "helium": ("helium", {"head_dim": 12}),
     "llama-dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}}),
     "ministral": ("ministral", {"head_dim": 16, **_WINDOWS}),
+    "ministral3": (
+        "ministral3",
+        {
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,  # behind which queries grow
+                "llama_4_scaling_beta": 0.5,
+            },
+        },
+    ),
     "olmo": ("olmo", {"clip_qkv": 0.5}),
     "olmo3": ("olmo3", {**_WINDOWS}),
     "phi": ("phi", {**_PARTIAL}),
@@ -111,6 +146,8 @@ _OWN: dict[str, tuple[str, dict[str, Any]]] = {
             "use_qk_norm": True,
         },
     ),
+    "deepseek_v3": ("deepseek_v3", {**_LATENT, "rope_interleave": True, "n_group": 2, "topk_group": 1, **_DEEP_YARN}),
+    "glm4_moe_lite": ("glm4_moe_lite", {**_LATENT, "q_lora_rank": None}),
     "granitemoe": ("granitemoe", {**_GRANITE, "num_local_experts": 5, "num_experts_per_tok": 2}),
     "qwen3_next": (
         "qwen3_next",

@@ -35,6 +35,11 @@ class Rows(Protocol):
     """The rows of one pass through some layers, and what each of them sees."""
 
     @property
+    def positions(self) -> Tensor:
+        """Of the rows, [1, rows]."""
+        ...
+
+    @property
     def states(self) -> FrameStates | None:
         """What layers that keep a state begin with, and leave."""
         ...
@@ -57,13 +62,23 @@ class FrameContext:
         position: int,
         length: int,
         states: FrameStates | None = None,
+        device: torch.device | None = None,
     ) -> None:
         """`layers` are the slot's keys and values by global layer index; the frame covers `length` tokens."""
         self.layers = layers
         self.states = states
         self.position = position
         self.end = position + length
+        self._device = device
+        self._positions: Tensor | None = None
         self._masks: dict[tuple[int | None, int], Tensor] = {}
+
+    @property
+    def positions(self) -> Tensor:
+        """Of the frame's tokens, [1, T]."""
+        if self._positions is None:
+            self._positions = torch.arange(self.position, self.end, device=self._device)[None]
+        return self._positions
 
     def first_key(self, window: int | None) -> int:
         """The first position that any token of the frame looks at; a window counts the token itself."""

@@ -12,6 +12,7 @@ from workers.model.rotary import CosSin
 from workers.shared.errors import ConfigError
 
 _ROTARY = "position_embeddings"
+_POSITIONS = "position_ids"  # of layers that do more with them than to rotate
 _STATES = "cache"  # of layers that keep a state; attention is told by CONTEXT where its keys and values are
 # Everything our attention function makes superfluous.
 _UNUSED = frozenset({"attention_mask", "position_ids", "past_key_values", "cache", "cache_position", "use_cache"})
@@ -20,8 +21,8 @@ _UNUSED = frozenset({"attention_mask", "position_ids", "past_key_values", "cache
 class DecoderLayer:
     """A decoder layer without cache object; its attention finds the rows in a keyword argument."""
 
-    def __init__(self, module: nn.Module, *, stateful: bool = False) -> None:
-        """A `stateful` layer is given the frame's states.
+    def __init__(self, module: nn.Module, *, stateful: bool = False, positioned: bool = False) -> None:
+        """A `stateful` layer is given the frame's states, a `positioned` one the positions of its rows.
 
         Raises `ConfigError` where this version of transformers wants arguments that we do not know.
         """
@@ -44,6 +45,7 @@ class DecoderLayer:
         self._module = module
         self._rotated = rotated
         self._stateful = stateful
+        self._positioned = positioned
         self._fillers = dict.fromkeys(required & _UNUSED)
 
     def __call__(self, hidden: Tensor, rotary: CosSin | None, rows: Rows) -> Tensor:
@@ -53,5 +55,7 @@ class DecoderLayer:
             arguments[_ROTARY] = rotary
         if self._stateful:
             arguments[_STATES] = rows.states
+        if self._positioned:
+            arguments[_POSITIONS] = rows.positions
         output: Tensor | tuple[Tensor, ...] = self._module(hidden, **arguments)
         return output[0] if isinstance(output, tuple) else output

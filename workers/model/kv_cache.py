@@ -26,12 +26,16 @@ class KVSlice:
         """Allocates room for the layers with these global indices."""
         self.max_len = max_len
 
-        def buffer(shape: KVShape) -> Tensor:
-            return torch.zeros((1, shape.heads, max_len, shape.width), dtype=dtype, device=device)
+        def buffer(heads: int, width: int) -> Tensor:
+            return torch.zeros((1, heads, max_len, width), dtype=dtype, device=device)
 
         # Indexing a tensor costs microseconds; the buffers of each layer and slot are therefore tensors of their own.
         self._layers = [
-            {layer: (buffer(shape), buffer(shape)) for layer, shape in shapes.items()} for _ in range(sequences)
+            {
+                layer: (buffer(shape.heads, shape.width), buffer(shape.heads, shape.value_width))
+                for layer, shape in shapes.items()
+            }
+            for _ in range(sequences)
         ]
 
     @property

@@ -68,6 +68,7 @@ class Target:
         if config.tie_word_embeddings and HEAD not in sources:
             sources[HEAD] = sources.get(EMBEDDING, Source({"": [EMBEDDING]}))
         ends = [module for module in (self.embedding, self.norm, self.head) if module is not None]
+        self._float32 = _in_float32(whole, sources)
         prefixes = {id(module): name for name, module in whole.named_modules()}
         self._wanted = [_wanted(module, f"{prefixes[id(module)]}.", sources) for module in (*self.layers, *ends)]
 
@@ -81,7 +82,8 @@ class Target:
                 if self._stays_packed(source, device):
                     total += self._packed_bytes(wanted.module, source, state[name])
                 else:
-                    dense[source] = state[name].numel() * dtype.itemsize
+                    itemsize = 4 if source in self._float32 else dtype.itemsize
+                    dense[source] = state[name].numel() * itemsize
             total += sum(state[name].numel() * dtype.itemsize for name in wanted.merged)
         return total + sum(dense.values())
 
@@ -95,9 +97,14 @@ class Target:
         kept = [source for source in sources if self._stays_packed(source, device)]
         loaded: dict[str, Tensor] = {}
         done, total = 0, len(sources) + sum(len(wanted.merged) for wanted in self._wanted)
-        for name, tensor in self._checkpoint.load([name for name in sources if name not in kept], dtype, device):
-            loaded[name] = tensor
-            done = _report(progress, done, total)
+        whole = [name for name in sources if name not in kept]
+        for kind, names in (
+            (dtype, [name for name in whole if name not in self._float32]),
+            (torch.float32, [name for name in whole if name in self._float32]),
+        ):
+            for name, tensor in self._checkpoint.load(names, kind, device):
+                loaded[name] = tensor
+                done = _report(progress, done, total)
         for wanted in self._wanted:
             for name, source in wanted.sources.items():
                 if source in kept:
@@ -181,6 +188,14 @@ def meta_model(config: PreTrainedConfig) -> Any:
         )
     whole.requires_grad_(False)
     return whole.eval()
+
+
+def _in_float32(model: Any, sources: dict[str, Source]) -> frozenset[str]:
+    """Tensors of the checkpoint that the family computes with in float32 whatever the dtype."""
+    endings = tuple(f".{name}" for name in model._keep_in_fp32_modules_strict or ())
+    return frozenset(
+        stored for name, source in sources.items() if endings and name.endswith(endings) for stored in source.stored
+    )
 
 
 def _wanted(module: nn.Module, prefix: str, sources: dict[str, Source]) -> _Wanted:

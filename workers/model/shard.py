@@ -53,6 +53,7 @@ class Shard:
         *,
         indices: range,
         wide: int,
+        positioned: bool,
         hidden_size: int,
         scales: Scales,
         weight_bytes: int,
@@ -66,7 +67,9 @@ class Shard:
         self.weight_bytes = weight_bytes
         self.kv_bytes = kv.nbytes
         self.state_bytes = 0 if states is None else states.nbytes
-        self._layers = [DecoderLayer(module, stateful=states is not None) for module in target.layers]
+        self._layers = [
+            DecoderLayer(module, stateful=states is not None, positioned=positioned) for module in target.layers
+        ]
         self._states = states
         self._wide = wide
         self._indices = indices
@@ -143,6 +146,7 @@ class Shard:
             ),
             indices=layers,
             wide=wide,
+            positioned=family_of(said).positioned,
             hidden_size=config.hidden_size,
             scales=Scales.of(said),
             weight_bytes=weight_bytes,
@@ -201,7 +205,7 @@ class Shard:
         taps: list[Tensor] | None,
     ) -> Tensor:
         """The layers, over tokens that are computed at once."""
-        frame = FrameContext(self._kv.layers(sequence), position, len(tokens), states)
+        frame = FrameContext(self._kv.layers(sequence), position, len(tokens), states, self.device)
         if self._embedding is not None:
             hidden = self._embedding(self._to_device(tokens))
             if self._scales.embeddings != 1.0:

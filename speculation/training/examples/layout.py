@@ -82,6 +82,11 @@ class PackedRows:
         self.newest = torch.tensor(newest_index, device=device)  # [chains], indices of tokens
         self.rows = finished_total + len(chain_index)
 
+    @property
+    def positions(self) -> Tensor:
+        """See `Rows`."""
+        return self._positions[None]
+
     def forward(self, module: DraftModule, anchors: Tensor) -> Tensor:
         """Tower outputs `[chains, H]` at the newest token of every chain; `anchors` is `[tokens, anchors, H]`."""
         last = len(module.config.anchors) - 1

@@ -27,6 +27,7 @@ class DenseRows:
     """Attention over all rows with a mask, as the method is written down."""
 
     states = None
+    positions = torch.empty(0)
 
     def __init__(self, visible: Tensor) -> None:
         self._visible = visible

@@ -105,7 +105,7 @@ _ROPE_FIELDS = frozenset({
 _ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn")
 
 _RECURRENT = "it has recurrent layers of a kind that is not implemented yet"
-_MLA = "it uses multi-head latent attention, whose compressed cache is not implemented yet"
+_MLA = "its kind of multi-head latent attention is not implemented yet"
 _PASSES_NOTHING_ON = "its layers in transformers do not tell their attention which frame is computed"
 _ENCODER_DECODER = "it is an encoder-decoder; only decoder-only models can be split this way"
 _MULTIMODAL = "it is multimodal, and its language model is of no family that is served"
@@ -123,7 +123,6 @@ REFUSED: Mapping[str, str] = {
     "rwkv": _RECURRENT,
     "zamba2": _RECURRENT,
     "deepseek_v2": _MLA,
-    "deepseek_v3": _MLA,
     "kimi_k2": _MLA,
     "minicpm3": _MLA,
     "nemotron": _PASSES_NOTHING_ON,

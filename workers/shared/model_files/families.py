@@ -36,6 +36,20 @@ _EXPERTS = frozenset({
     "num_experts_per_tok",
     "num_local_experts",
 })  # fmt: skip
+_LATENT = frozenset({
+    "kv_lora_rank",
+    "n_group",
+    "n_routed_experts",
+    "n_shared_experts",
+    "q_lora_rank",
+    "qk_head_dim",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "rope_interleave",
+    "routed_scaling_factor",
+    "topk_group",
+    "v_head_dim",
+})  # fmt: skip
 _GATED_DELTA = frozenset({
     "full_attention_interval",
     "linear_conv_kernel_dim",
@@ -71,6 +85,8 @@ class Family(NamedTuple):
     logits_factor: str | None = None  # field that logits are multiplied by
     logits_divisor: str | None = None  # field that they are divided by
     mixer: Mixer | None = None  # what layers have that remember in a state
+    latent: bool = False  # whether keys and values are made of latents
+    positioned: bool = False  # whether layers do more with positions than to rotate
     uneven: bool = False  # whether keys and values are not of one shape in all layers
     beside: bool = False  # whether every layer has both it and attention; else a list says which layer has which
     tied: bool = False  # whether head and embedding are tied where config.json does not say
@@ -114,6 +130,9 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "helium": Family(_COMMON | _BIASES, "0.2"),
     "ministral": Family(_COMMON | {"sliding_window"}, "0.2"),
+    "ministral3": Family(
+        _COMMON | {"llama_4_scaling_beta", "sliding_window"}, "0.2", positioned=True
+    ),
     "olmo": Family(_COMMON | {"attention_bias", "clip_qkv"}, "0.2"),
     "olmo3": Family(_COMMON | {"attention_bias", "sliding_window"}, "0.2"),
     "phi": Family(
@@ -140,6 +159,17 @@ FAMILIES: Mapping[str, Family] = {
         | {"attention_bias", "first_k_dense_replace", "n_group", "n_routed_experts", "n_shared_experts"}
         | {"routed_scaling_factor", "topk_group", "use_qk_norm"},
         "0.2",
+    ),
+    "deepseek_v3": Family(
+        _COMMON | _PARTIAL | _EXPERTS | _LATENT | {"attention_bias", "first_k_dense_replace", "moe_layer_freq"}
+        | {"ep_size", "topk_method", "scoring_func"},
+        "0.2",
+        latent=True,
+    ),
+    "glm4_moe_lite": Family(
+        _COMMON | _PARTIAL | _EXPERTS | _LATENT | {"attention_bias", "first_k_dense_replace", "mlp_layer_types"},
+        "0.2",
+        latent=True,
     ),
     "granitemoe": Family(
         _COMMON | _GRANITE | _BIASES | {"num_experts_per_tok", "num_local_experts"},

@@ -26,10 +26,16 @@ class StateShape(NamedTuple):
 
 
 class KVShape(NamedTuple):
-    """Keys, and values, of one layer and position."""
+    """Keys and values of one layer and position."""
 
     heads: int
-    width: int
+    width: int  # of a key
+    value_width: int
+
+    @property
+    def numbers(self) -> int:
+        """How many there are."""
+        return self.heads * (self.width + self.value_width)
 
 
 class LayerPlan(NamedTuple):
@@ -43,7 +49,7 @@ def layer_plans(config: Mapping[str, Any]) -> Sequence[LayerPlan]:
     """Every decoder layer, from a config.json; raises `KeyError` where that of a family with states leaves gaps."""
     family = family_of(config)
     count: int = config["num_hidden_layers"]
-    kv = KVShape(config.get("num_key_value_heads") or config["num_attention_heads"], head_dim(config))
+    kv = _kv_shape(config)
     if family.uneven:
         own = {int(layer): said for layer, said in config["per_layer_config"].items()}
         return [LayerPlan(_overridden(kv, own.get(layer, {}))) for layer in range(count)]
@@ -58,8 +64,17 @@ def layer_plans(config: Mapping[str, Any]) -> Sequence[LayerPlan]:
     ]
 
 
+def _kv_shape(config: Mapping[str, Any]) -> KVShape:
+    if family_of(config).latent:  # kept as attention reads them, not as the latents they are made of
+        width = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+        return KVShape(config["num_attention_heads"], width, config["v_head_dim"])
+    width = head_dim(config)
+    return KVShape(config.get("num_key_value_heads") or config["num_attention_heads"], width, width)
+
+
 def _overridden(kv: KVShape, own: Mapping[str, Any]) -> KVShape:
-    return KVShape(own.get("num_key_value_heads", kv.heads), own.get("head_dim", kv.width))
+    width = own.get("head_dim", kv.width)
+    return KVShape(own.get("num_key_value_heads", kv.heads), width, width)
 
 
 def _kinds(config: Mapping[str, Any]) -> Sequence[str]:
@@ -77,8 +92,8 @@ def has_states(config: Mapping[str, Any]) -> bool:
 def kv_bytes_per_position(config: Mapping[str, Any], layers: Sequence[int], sequences: int, itemsize: int) -> int:
     """Bytes of keys and values a position, for `layers` and `sequences` slots."""
     plans = layer_plans(config)
-    numbers = sum(kv.heads * kv.width for layer in layers if (kv := plans[layer].kv) is not None)
-    return 2 * numbers * sequences * itemsize
+    numbers = sum(kv.numbers for layer in layers if (kv := plans[layer].kv) is not None)
+    return numbers * sequences * itemsize
 
 
 def ring_entries(ahead: int) -> int:
