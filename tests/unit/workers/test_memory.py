@@ -10,7 +10,13 @@ from workers.shared.errors import ConfigError
 from workers.shared.memory import Need, available_host_bytes, check_fits
 from workers.shared.model_files.layers import kv_bytes_per_position
 
-LLAMA = {"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 10,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+}
 
 
 def test_kv_bytes_per_position() -> None:
