@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help install serve test lint format types contracts unit chaos options models constraints clean
+.PHONY: help install serve test lint format types contracts unit chaos options boards models constraints clean
 
 help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
@@ -16,6 +16,7 @@ help:
 	@echo "make chaos [FAULTS=40]    kill, stop and slow processes under load at random moments, for an hour or so"
 	@echo "make format               format the code and mend what the linter can mend"
 	@echo "make options              write docs/options.md from the declarations"
+	@echo "make boards               write Grafana's dashboards from their declarations"
 	@echo "make models               write docs/models.md from the tables that decide what is served"
 	@echo "make constraints          pin what is installed now"
 
@@ -25,16 +26,20 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV); the first time takes some minutes"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,bench,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,bench,otel,dev]'
 	@touch $@
 
 serve: $(INSTALLED)
 	@exec $(BIN)/echelon serve $(ARGS)
 
+# Two files at a time, since most tests wait for processes, in the order of the tree, which has the longest first; one
+# thread each, since two that share the cores wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 # Coverage is of the unit tests alone: counting lines would slow down what computes.
 test: lint types contracts
-	$(BIN)/pytest tests/unit --cov --cov-report term:skip-covered
-	$(BIN)/pytest --ignore tests/unit
+	$(PYTEST) tests/unit --cov --cov-report term:skip-covered
+	$(PYTEST) --ignore tests/unit --durations 15
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -51,7 +56,7 @@ contracts: $(INSTALLED)
 	$(BIN)/lint-imports
 
 unit: $(INSTALLED)
-	$(BIN)/pytest tests/unit
+	$(PYTEST) tests/unit
 
 FAULTS ?= 40
 
@@ -60,6 +65,9 @@ chaos: $(INSTALLED)
 
 options: $(INSTALLED)
 	$(BIN)/python -m tests.options_page > docs/options.md
+
+boards: $(INSTALLED)
+	$(BIN)/python -m tests.boards
 
 models: $(INSTALLED)
 	$(BIN)/python -m tests.models_page > docs/models.md
