@@ -189,7 +189,10 @@ _OWN: dict[str, tuple[str, dict[str, Any]]] = {
         "gemma4_text",
         {
             "head_dim": 16,
-            "per_layer_config": {1: {"head_dim": 24, "num_key_value_heads": 1}, 3: {"head_dim": 24}},
+            "per_layer_config": {
+                1: {"head_dim": 24, "num_key_value_heads": 1},
+                3: {"head_dim": 24, "num_key_value_heads": 1},
+            },
             "hidden_size_per_layer_input": 0,
             "final_logit_softcapping": 9.0,
             **_WINDOWS,

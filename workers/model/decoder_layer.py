@@ -14,6 +14,7 @@ from workers.shared.errors import ConfigError
 _ROTARY = "position_embeddings"
 _POSITIONS = "position_ids"  # of layers that do more with them than to rotate
 _STATES = "cache"  # of layers that keep a state; attention is told by CONTEXT where its keys and values are
+_SHARED = "shared_kv_states"  # where some layers leave keys and values for later ones, in models that are refused
 # Everything our attention function makes superfluous.
 _UNUSED = frozenset({"attention_mask", "position_ids", "past_key_values", "cache", "cache_position", "use_cache"})
 
@@ -46,6 +47,7 @@ class DecoderLayer:
         self._rotated = rotated
         self._stateful = stateful
         self._positioned = positioned
+        self._sharing = _SHARED in parameters
         self._fillers = dict.fromkeys(required & _UNUSED)
 
     def __call__(self, hidden: Tensor, rotary: CosSin | None, rows: Rows) -> Tensor:
@@ -55,6 +57,8 @@ class DecoderLayer:
             arguments[_ROTARY] = rotary
         if self._stateful:
             arguments[_STATES] = rows.states
+        if self._sharing:
+            arguments[_SHARED] = {}
         if self._positioned:
             arguments[_POSITIONS] = rows.positions
         output: Tensor | tuple[Tensor, ...] = self._module(hidden, **arguments)
