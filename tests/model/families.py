@@ -9,7 +9,7 @@ from workers.shared.model_files.families import FAMILIES
 LAYERS = 4
 VOCABULARY = 199
 
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -218,7 +218,7 @@ _OWN: dict[str, tuple[str, dict[str, Any]]] = {
 
 def family_configs() -> dict[str, PreTrainedConfig]:
     """Configurations by name."""
-    return {name: AutoConfig.for_model(kind, **{**_SIZES, **own}) for name, (kind, own) in _OWN.items()}
+    return {name: AutoConfig.for_model(kind, **{**SIZES, **own}) for name, (kind, own) in _OWN.items()}
 
 
 def untested(of_conftest: set[str]) -> set[str]:

@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from tests.model.conftest import CONFIGS, write_model
-from tests.model.families import VOCABULARY, family_configs
+from tests.model.families import SIZES, VOCABULARY, family_configs
 from tests.model.pipeline import Pipeline
 from workers.prepare.prepare import check_folder
 from workers.shared.errors import ConfigError
@@ -95,6 +97,35 @@ def test_experts_one_by_one_and_stacked_are_the_same_model(tmp_path: Path) -> No
     one = Pipeline(tmp_path / "single", (4,)).greedy_logits(PROMPT, 4)
     other = Pipeline(check_folder(stacked), (2, 2)).greedy_logits(PROMPT, 4)
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_experts_in_mxfp4_are_what_the_format_says(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 32, "num_local_experts": 3, "num_experts_per_tok": 2}
+    config = AutoConfig.for_model("gpt_oss", **{**SIZES, **sizes, "head_dim": 16, "num_hidden_layers": 2})
+    write_model(config, tmp_path / "unpacked")
+    said, tensors = parts(tmp_path / "unpacked")
+    packed = dict(tensors)
+    random = np.random.default_rng(5)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, columns, rows = tensors[name].shape
+        blocks = random.integers(0, 256, (experts, rows, columns // 32, 16), dtype=np.uint8)
+        scales = random.integers(123, 126, (experts, rows, columns // 32), dtype=np.uint8)
+        numbers = np.zeros((experts, columns, rows), dtype=np.float32)
+        for expert, row, block, byte in np.ndindex(*blocks.shape):
+            for half in range(2):
+                code = int(blocks[expert, row, block, byte]) >> 4 * half & 15
+                exponent, mantissa = code >> 1 & 3, code & 1
+                size = (1 + mantissa / 2) * 2.0 ** (exponent - 1) if exponent else mantissa / 2
+                factor = 2.0 ** (int(scales[expert, row, block]) - 127)
+                numbers[expert, 32 * block + 2 * byte + half, row] = (-1 if code >> 3 else 1) * size * factor
+        tensors[name] = torch.from_numpy(numbers)
+        del packed[name]
+        packed |= {f"{name}_blocks": torch.from_numpy(blocks), f"{name}_scales": torch.from_numpy(scales)}
+    plain = write(tmp_path / "plain", said, tensors)
+    folder = write(tmp_path / "packed", {**said, "quantization_config": {"quant_method": "mxfp4"}}, packed)
+    expected = Pipeline(check_folder(plain), (2,)).greedy_logits(PROMPT, 4)
+    found = Pipeline(check_folder(folder), (1, 1)).greedy_logits(PROMPT, 4)
+    assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
 
 
 def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:

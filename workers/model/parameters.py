@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
+from workers.model.mxfp4 import BLOCKS, SCALES, Mxfp4Converter
 from workers.shared.errors import ConfigError
 
 Load = Callable[[Iterable[str]], Iterable[tuple[str, Tensor]]]
@@ -72,6 +73,11 @@ def sources_of(model: PreTrainedModel, stored: Iterable[str]) -> dict[str, Sourc
             found[target] = Source({"": [name]})
         else:
             groups[target].setdefault(pattern, []).append(name)
+    for name in [name for name in found if name.endswith(BLOCKS)]:
+        target = name.removesuffix(BLOCKS)
+        if target in state and target + SCALES in found:
+            packed = {BLOCKS: found.pop(name).stored, SCALES: found.pop(target + SCALES).stored}
+            found[target] = Source(packed, Mxfp4Converter())
     for target, names in groups.items():
         found[target] = Source(names, by_pattern[next(iter(names))])
     return found

@@ -106,7 +106,7 @@ def model_bytes(
     """
     entries = weight_entries(folder)
     item = _ITEM_BYTES[config.dtype]
-    held = {name: entry.elements * item for name, entry in entries.items() if layer_of(name) in layers}
+    held = {name: _numbers(name, entry) * item for name, entry in entries.items() if layer_of(name) in layers}
     norms = [name for name in entries if layer_of(name) is None and name not in (EMBEDDING, HEAD)]
     ends = [EMBEDDING] * first + [*norms, HEAD if HEAD in entries else EMBEDDING] * last
     held |= {name: entries[name].elements * item for name in ends}
@@ -120,6 +120,13 @@ def model_bytes(
     kv = kv_bytes_per_position(said, layers, config.max_num_seqs, item)
     states = state_bytes(said, layers, config.tokens_in_flight, item) if has_states(said) else 0
     return sum(held.values()) + config.max_num_seqs * states, kv
+
+
+def _numbers(name: str, entry: TensorEntry) -> int:
+    """How many a tensor is unpacked to when it is loaded: of experts in MXFP4, two a byte, without their scales."""
+    if name.endswith("_scales"):
+        return 0
+    return 2 * entry.elements if name.endswith("_blocks") else entry.elements
 
 
 def _packed_bytes(entry: TensorEntry) -> int:

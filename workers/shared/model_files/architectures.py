@@ -160,7 +160,8 @@ def check_supported(config: Mapping[str, Any]) -> None:
     if kind not in FAMILIES:
         reason = _ENCODER_DECODER if config.get("is_encoder_decoder") else REFUSED.get(kind, "it is not tested yet")
         raise ConfigError(f"model_type {kind!r} is not supported: {reason}. Supported are {supported}")
-    if config.get("quantization_config"):
+    packing = config.get("quantization_config")
+    if packing and packing.get("quant_method") not in FAMILIES[kind].packed_as:
         raise ConfigError("config.json: quantization_config: quantised checkpoints are not supported; use the original")
     if config.get("use_bidirectional_attention"):
         raise ConfigError("config.json: use_bidirectional_attention: a token would need the ones that follow it")
