@@ -1,7 +1,7 @@
 """Experts in MXFP4 (OCP Microscaling Formats, 1.0): numbers of four bits in blocks of 32 that share a power of two.
 
-A checkpoint stores such a parameter as `NAME_blocks`, uint8 [experts, rows, blocks, 16], two numbers a byte, the lower four
-bits first, and `NAME_scales`, uint8 [experts, rows, blocks], exponents with a bias of 127.
+A checkpoint stores such a parameter as `NAME_blocks`, uint8 [experts, rows, blocks, 16], two numbers a byte, the lower
+four bits first, and `NAME_scales`, uint8 [experts, rows, blocks], exponents with a bias of 127.
 """
 
 from collections.abc import Mapping, Sequence
