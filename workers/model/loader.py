@@ -60,7 +60,7 @@ class Target:
         self.norm: nn.Module | None = getattr(base, family_of(config.to_dict()).norm) if last else None
         self.head: nn.Module | None = whole.lm_head if last else None
         # Outside of the meta device, and never converted: its frequencies stay float32 whatever the model's dtype.
-        rotary = getattr(base, "rotary_emb", None)
+        rotary = getattr(base, "rotary_emb", None) or getattr(base, "pos_emb", None)
         self.rotary: nn.Module | None = None if rotary is None else type(rotary)(config=config)
 
         sources = sources_of(whole, self._checkpoint.entries)
