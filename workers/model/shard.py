@@ -14,6 +14,7 @@ from workers.model.loader import Progress, Target, load_config
 from workers.model.rotary import NoRotation, RotaryTables
 from workers.model.states import FrameStates, StateSlice
 from workers.shared.errors import ConfigError, OutOfStep
+<<<<<<< HEAD
 from workers.shared.memory import Need, available_host_bytes, check_fits
 from workers.shared.model_files.families import family_of
 from workers.shared.model_files.layers import kv_bytes_per_position, layer_plans, state_bytes
@@ -35,6 +36,10 @@ class Scales(NamedTuple):
         if family.logits_divisor:
             logits /= config[family.logits_divisor]
         return cls(embeddings, logits, config.get("final_logit_softcapping"))
+=======
+from workers.shared.memory import Need, available_host_bytes, check_fits, host_bytes, kv_bytes_per_position
+from workers.shared.model_files.facts import head_dim
+>>>>>>> main
 
 
 class Shard:
@@ -247,6 +252,14 @@ class Shard:
 
 def _shape(hidden: Tensor | None) -> list[int] | None:
     return None if hidden is None else list(hidden.shape)
+
+
+def total_bytes(device: torch.device) -> int:
+    """All memory of `device`, whoever has it."""
+    if device.type == "cuda":
+        _, total = torch.cuda.mem_get_info(device)
+        return total
+    return host_bytes()
 
 
 def available_bytes(device: torch.device) -> int:
