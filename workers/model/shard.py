@@ -14,8 +14,7 @@ from workers.model.loader import Progress, Target, load_config
 from workers.model.rotary import NoRotation, RotaryTables
 from workers.model.states import FrameStates, StateSlice
 from workers.shared.errors import ConfigError, OutOfStep
-<<<<<<< HEAD
-from workers.shared.memory import Need, available_host_bytes, check_fits
+from workers.shared.memory import Need, available_host_bytes, check_fits, host_bytes
 from workers.shared.model_files.families import family_of
 from workers.shared.model_files.layers import kv_bytes_per_position, layer_plans, state_bytes
 
@@ -36,10 +35,6 @@ class Scales(NamedTuple):
         if family.logits_divisor:
             logits /= config[family.logits_divisor]
         return cls(embeddings, logits, config.get("final_logit_softcapping"))
-=======
-from workers.shared.memory import Need, available_host_bytes, check_fits, host_bytes, kv_bytes_per_position
-from workers.shared.model_files.facts import head_dim
->>>>>>> main
 
 
 class Shard:

@@ -11,10 +11,6 @@ from hypothesis import strategies as st
 from tests.unit.workers.test_model_bytes import write_safetensors
 from workers.shared.config import Endpoints, EngineConfig
 from workers.shared.errors import ConfigError
-<<<<<<< HEAD
-from workers.shared.memory import Need, available_host_bytes, check_fits
-from workers.shared.model_files.layers import kv_bytes_per_position
-=======
 from workers.shared.memory import (
     Need,
     available_host_bytes,
@@ -22,10 +18,9 @@ from workers.shared.memory import (
     check_fits,
     free_bytes,
     host_bytes,
-    kv_bytes_per_position,
     neighbours,
 )
->>>>>>> main
+from workers.shared.model_files.layers import kv_bytes_per_position
 
 LLAMA = {
     "model_type": "llama",
