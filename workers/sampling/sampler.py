@@ -34,7 +34,6 @@ class Sampler:
         self._vocab_size = vocab_size
         self._device = device
 
-    @torch.inference_mode()
     def sample(
         self,
         logits: Tensor,
@@ -58,7 +57,6 @@ class Sampler:
             None if sampling.temperature == 0 else float(shaped[token].exp()),
         )
 
-    @torch.inference_mode()
     def shape(
         self,
         logits: Tensor,
@@ -75,7 +73,6 @@ class Sampler:
             return processed
         return _truncate(_scale(processed, sampling.temperature), sampling).log_softmax(0)
 
-    @torch.inference_mode()
     def perturb(self, shaped: Tensor, sampling: Sampling, position: int) -> Tensor:
         """What `sample` takes the largest of, [vocab_size]; drafters order their candidates by the same rule.
 
@@ -149,7 +146,6 @@ def _nucleus_floor(probabilities: Tensor, top_p: float) -> Tensor:
     return ordered[-1]  # rounding keeps the sum of all of them below top_p
 
 
-@torch.inference_mode()
 def token_logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:
     """Of `token` and of the `count` most likely ones, from raw `logits` [vocabulary]."""
     logprobs = logits.log_softmax(0)

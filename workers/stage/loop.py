@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workers.decisions.lookahead import Lookahead
 from workers.shared.frames import Frame
-from workers.shared.messages import Compile, Compiled, Observe, Open, Ping, Pong, Sample, Shutdown, StageTimings, Tap
+from workers.shared.messages import Compile, Compiled, Observe, Open, Ping, Pong, Rollback, Sample, StageTimings, Tap
 from workers.stage.parts import StageParts
 
 
@@ -31,6 +31,7 @@ class Stage:
         self._lookahead = Lookahead(f"stage {index}")
         self._leaving = False
 
+    @torch.inference_mode()
     def run(self) -> None:
         """Works until told to shut down. Every announced frame crosses to the next stage, computed or not."""
         clock, timings = time.perf_counter_ns, self.timings
@@ -81,19 +82,21 @@ class Stage:
 
     def _listen(self, *, wait: bool) -> None:
         for message in self._channel.heard(wait=wait):
-            if isinstance(message, Ping):
+            if isinstance(message, (Frame, Rollback)):
+                self._lookahead.hear(message)
+            elif isinstance(message, Open):
+                if self._tail is not None:
+                    self._tail.open(message)
+                self._lookahead.hear(message)
+            elif isinstance(message, Ping):
                 self._channel.report(Pong(message.number, self.index, self.timings))
             elif isinstance(message, Observe):
                 self._layers.observe(message.anchors)
             elif isinstance(message, Compile):
                 if self._compiler is not None:
                     self._compiler.compile(message)
-            elif isinstance(message, Shutdown):
-                self._leaving = True
             else:
-                if isinstance(message, Open) and self._tail is not None:
-                    self._tail.open(message)
-                self._lookahead.hear(message)
+                self._leaving = True
         if self._compiler is not None:
             for number in self._compiler.finished():
                 self._channel.report(Compiled(self.index, number))
