@@ -96,7 +96,9 @@ class Channels:
 
     def vanished(self) -> set[bytes]:
         """Clients to which something could not be delivered since the last call: their connections are gone."""
-        vanished, self._vanished = self._vanished, set()
+        vanished = self._vanished
+        if vanished:
+            self._vanished = set()
         return vanished
 
     def close(self) -> None:

@@ -35,9 +35,11 @@ class SwitchedDrafter(DrafterWrapper):
         self._inner.verified(tokens, count)
 
     def advance(self) -> bool:
-        """The chosen one's work ahead."""
-        way = self._way()
-        return way is not None and way.advance()
+        """The work ahead of the chosen one, and of those for which it costs next to nothing."""
+        chosen = self._way()
+        cheap = [way for way in self._ways.values() if way.cheap and way is not chosen]
+        more = any([way.advance() for way in cheap])
+        return (chosen is not None and chosen.advance()) or more
 
     def draft(self, tokens: Sequence[int]) -> Answer:
         """The chosen one's answer."""
