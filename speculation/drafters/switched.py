@@ -37,9 +37,11 @@ class SwitchedDrafter(DrafterWrapper):
     def advance(self) -> bool:
         """The work ahead of the chosen one, and of those for which it costs next to nothing."""
         chosen = self._way()
-        cheap = [way for way in self._ways.values() if way.cheap and way is not chosen]
-        more = any([way.advance() for way in cheap])
-        return (chosen is not None and chosen.advance()) or more
+        more = chosen is not None and chosen.advance()
+        for way in self._ways.values():
+            if way.cheap and way is not chosen:
+                more = way.advance() or more
+        return more
 
     def draft(self, tokens: Sequence[int]) -> Answer:
         """The chosen one's answer."""

@@ -4,11 +4,12 @@ No engine, no server, no client; every draft is right. The yardstick for hollow 
 """
 
 import multiprocessing
-import resource
+import os
 import socket
 import time
 from typing import NamedTuple
 
+from speculation.bench.cycle_cost.processor_time import process_seconds
 from workers.shared.time_slices import be_punctual
 
 _PAYLOAD = bytes(2048)
@@ -69,5 +70,4 @@ def _stage(
         time.sleep(max(0.0, left))
         outbound.send(_PAYLOAD)
     outbound.send(b"e")
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    spent.put(usage.ru_utime + usage.ru_stime)
+    spent.put(process_seconds(os.getpid()) or 0.0)

@@ -23,7 +23,7 @@ class ProcessorTime:
         """Spent so far; of `stage` the mean over all but the last. Without those that the system does not tell."""
         spent: dict[str, list[float]] = {}
         for pid, role in self._roles.items():
-            if (used := _seconds(pid)) is not None:
+            if (used := process_seconds(pid)) is not None:
                 spent.setdefault(role, []).append(used)
         return {role: sum(values) / len(values) for role, values in spent.items()}
 
@@ -43,8 +43,8 @@ def per_token(before: Mapping[str, float], after: Mapping[str, float], tokens: i
     return {role: 1000 * (after[role] - before[role]) / tokens for role in ROLES if role in before and role in after}
 
 
-def _seconds(pid: int) -> float | None:
-    """Of all threads, to the nanosecond: what /proc/PID/stat counts in ticks of 10 ms would be a tenth of a run."""
+def process_seconds(pid: int) -> float | None:
+    """Of all threads of a process, to the nanosecond; None where the system does not tell. What /proc/PID/stat counts in ticks of 10 ms would be a tenth of a run."""
     try:
         threads = [path.read_text().split()[0] for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
     except OSError:
