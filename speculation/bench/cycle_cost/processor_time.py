@@ -44,7 +44,10 @@ def per_token(before: Mapping[str, float], after: Mapping[str, float], tokens: i
 
 
 def process_seconds(pid: int) -> float | None:
-    """Of all threads of a process, to the nanosecond; None where the system does not tell. What /proc/PID/stat counts in ticks of 10 ms would be a tenth of a run."""
+    """Of all threads of a process; None where the system does not tell.
+
+    To the nanosecond: what /proc/PID/stat counts in ticks of 10 ms would be a tenth of a run.
+    """
     try:
         threads = [path.read_text().split()[0] for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
     except OSError:
