@@ -72,8 +72,11 @@ class Stage:
             self._channel.report(sample)
         if taps:  # after what the next stage, or rank 0, waits for
             self._channel.report(_tap(self.index, frame, taps))
-        timings.send_ns += (now := clock()) - mark
-        return now
+        mark, timings.send_ns = (now := clock()), timings.send_ns + now - mark
+        if sample is not None and self._tail is not None:
+            self._tail.prepare()
+            mark, timings.sample_ns = (now := clock()), timings.sample_ns + now - mark
+        return mark
 
     def _blank(self, frame: Frame) -> Tensor:
         """What the first stage sends for a dead frame: the shape that was announced, contents of no consequence."""
