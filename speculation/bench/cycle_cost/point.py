@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from speculation.bench.analysis.cells import Cell, CellKey
 from speculation.bench.analysis.counters import Counters
-from speculation.bench.analysis.figures import Row, rows
-from speculation.bench.configuration import NONE, Contender, Settings
+from speculation.bench.analysis.figures import TableRow, rows
+from speculation.bench.configuration import NONE, BenchSettings, Contender
 from speculation.bench.cycle_cost.processor_time import ProcessorTime, per_token
 from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
@@ -25,7 +25,7 @@ _WARM_UP_TOKENS = 50
 class Measured(NamedTuple):
     """Of one point."""
 
-    row: Row
+    row: TableRow
     cpu_ms: Mapping[str, float]  # a token, by role (`speculation.bench.cycle_cost.processor_time`)
 
 
@@ -46,9 +46,9 @@ class Point:
         scripted = "dtv-scripted" if self.drafts else "scripted"
         return Contender(NONE if self.acceptance is None else scripted, self.stages)
 
-    def settings(self, tokens: int) -> Settings:
+    def settings(self, tokens: int) -> BenchSettings:
         """Its settings, for `tokens` tokens."""
-        return Settings(
+        return BenchSettings(
             "tiny",
             tokens,
             num_speculative_tokens=max(1, self.drafts),
