@@ -166,6 +166,8 @@ class Engine:
         if isinstance(message, Sample):
             started, announced = time.perf_counter_ns(), self._channels.announce_ns
             self._on_sample(message)
+            if message.tap is not None:
+                self._drafters[message.sequence].tap(message.tap)
             self._stats.committed(time.perf_counter_ns() - started - (self._channels.announce_ns - announced))
         elif isinstance(message, Compiled):
             self._enqueue(self._gate.compiled(message.number))

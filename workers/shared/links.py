@@ -42,6 +42,8 @@ class Link:
         self._readable.register(connected, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(connected, select.POLLOUT)
+        self._either = select.poll()
+        self._either.register(connected, select.POLLIN | select.POLLOUT)
 
     def fileno(self) -> int:
         """For pollers: readable when a message has arrived or the peer has gone."""
@@ -76,8 +78,18 @@ class Link:
             self.flush()
 
     def wait(self, seconds: float | None) -> bool:
-        """Whether a message, or the peer's end, arrives within `seconds`; None waits for ever."""
-        return bool(self._readable.poll(None if seconds is None else seconds * 1000))
+        """Whether a message, or the peer's end, arrives within `seconds`; None waits for ever.
+
+        What is kept is sent meanwhile. Raises `PeerLost`.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self._kept:
+            events = self._either.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000)
+            if not events or events[0][1] & ~select.POLLOUT:
+                return bool(events)
+            self.flush()
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return bool(self._readable.poll(None if left is None else left * 1000))
 
     def limit(self, seconds: float) -> None:
         """How long `take` waits."""

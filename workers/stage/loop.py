@@ -6,6 +6,7 @@ this is the shell around them.
 
 import time
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -69,8 +70,10 @@ class Stage:
         elif sample is not None:
             if sample.tokens:
                 self._lookahead.sampled(frame, sample)
+            if taps:  # one message wakes rank 0 once
+                sample = msgspec.structs.replace(sample, tap=_tap(self.index, frame, taps))
             self._channel.report(sample)
-        if taps:  # after what the next stage, or rank 0, waits for
+        if taps and self._outbound is not None:  # after what the next stage waits for
             self._channel.report(_tap(self.index, frame, taps))
         mark, timings.send_ns = (now := clock()), timings.send_ns + now - mark
         if sample is not None and self._tail is not None:

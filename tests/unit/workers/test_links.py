@@ -83,6 +83,27 @@ def test_a_sender_never_waits_and_drains_when_asked(pair: tuple[Link, Link]) -> 
     assert not reader.is_alive()
 
 
+def test_whoever_waits_for_an_answer_sends_what_was_kept_meanwhile(pair: tuple[Link, Link]) -> None:
+    sender, receiver = pair
+    count = 0
+    while not sender.kept:
+        sender.send(bytes(INLINE))
+        count += 1
+
+    def answer() -> None:
+        for _ in range(count):
+            receiver.take()
+        receiver.send(b"all is here")
+
+    assert not sender.wait(0.01)
+    reader = threading.Thread(target=answer, daemon=True)
+    reader.start()
+    assert sender.wait(SECONDS)
+    assert _taken(sender) == b"all is here"
+    assert not sender.kept
+    reader.join(SECONDS)
+
+
 def test_the_end_of_the_peer_is_noticed_after_its_last_message(pair: tuple[Link, Link]) -> None:
     sender, receiver = pair
     sender.send(b"last")
