@@ -12,7 +12,19 @@ from torch import Tensor
 
 from workers.decisions.lookahead import Lookahead
 from workers.shared.frames import Frame
-from workers.shared.messages import Compile, Compiled, Observe, Open, Ping, Pong, Rollback, Sample, StageTimings, Tap
+from workers.shared.live.messages import Passage, Report
+from workers.shared.messages import (
+    Compile,
+    Compiled,
+    Observe,
+    Open,
+    Ping,
+    Pong,
+    Rollback,
+    Sample,
+    StageTimings,
+    Tap,
+)
 from workers.stage.parts import StageParts
 
 
@@ -31,6 +43,7 @@ class Stage:
         self._compiler = parts.compiler
         self._lookahead = Lookahead(f"stage {index}")
         self._leaving = False
+        self._reporting = False
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -76,6 +89,8 @@ class Stage:
         if taps and self._outbound is not None:  # after what the next stage waits for
             self._channel.report(_tap(self.index, frame, taps))
         mark, timings.send_ns = (now := clock()), timings.send_ns + now - mark
+        if self._reporting:
+            self._channel.report(Passage(self.index, frame.index, now, now - started, alive))
         if sample is not None and self._tail is not None:
             self._tail.prepare()
             mark, timings.sample_ns = (now := clock()), timings.sample_ns + now - mark
@@ -98,6 +113,8 @@ class Stage:
                 self._channel.report(Pong(message.number, self.index, self.timings))
             elif isinstance(message, Observe):
                 self._layers.observe(message.anchors)
+            elif isinstance(message, Report):
+                self._reporting = message.wanted
             elif isinstance(message, Compile):
                 if self._compiler is not None:
                     self._compiler.compile(message)
