@@ -22,7 +22,7 @@ _PROMPT = Prompt("cycle-cost", "0", "Count.", 0)
 _WARM_UP_TOKENS = 50
 
 
-class Measured(NamedTuple):
+class MeasuredPoint(NamedTuple):
     """Of one point."""
 
     row: TableRow
@@ -83,7 +83,7 @@ def points(stages: int, stage_ms: Sequence[float], acceptances: Sequence[float],
     return made
 
 
-def measure(point: Point, tokens: int, log: Path) -> Measured:
+def measure(point: Point, tokens: int, log: Path) -> MeasuredPoint:
     """Starts a group, warms it up, and times one answer; raises `ConfigError`."""
     served = Served(point.contender, point.settings(tokens), None, log)
     try:
@@ -114,4 +114,4 @@ def measure(point: Point, tokens: int, log: Path) -> Measured:
         git="",
         load=os.getloadavg()[0],
     )
-    return Measured(rows([cell])[0], cpu_ms)
+    return MeasuredPoint(rows([cell])[0], cpu_ms)

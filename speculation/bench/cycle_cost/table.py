@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from speculation.bench.cycle_cost.bare import Bare
-from speculation.bench.cycle_cost.point import Measured, Point
+from speculation.bench.cycle_cost.point import MeasuredPoint, Point
 from speculation.bench.cycle_cost.processor_time import ROLES
 
 HEADER = (
@@ -12,7 +12,7 @@ HEADER = (
 )  # fmt: skip
 
 
-def line(point: Point, measured: Measured, bare: Bare | None) -> list[str]:
+def line(point: Point, measured: MeasuredPoint, bare: Bare | None) -> list[str]:
     """One point; `bare` is the same without an engine. CPU in milliseconds a token; shares are means over stages."""
     row = measured.row
     shares = row.stage_shares or []

@@ -5,7 +5,7 @@ import pytest
 from speculation.bench.analysis.figures import rows
 from speculation.bench.configuration import serve_arguments
 from speculation.bench.cycle_cost.bare import Bare
-from speculation.bench.cycle_cost.point import Measured, Point, points
+from speculation.bench.cycle_cost.point import MeasuredPoint, Point, points
 from speculation.bench.cycle_cost.processor_time import per_token, role_of
 from speculation.bench.cycle_cost.table import HEADER, bare_line, line
 from tests.unit.bench.bench_cells import MS, answer, cell, counters
@@ -44,7 +44,7 @@ def test_a_line_tells_where_the_time_goes() -> None:
         [cell("scripted", 2, [answer("0", list(range(11)), first_ms=0)], counted=counted, prefill=[StageTimings()] * 2)]
     )
     point = Point(2, 5.0, 1.0, 0)
-    told = line(point, Measured(row, {"stage": 0.2, "API": 0.25}), Bare(160.0, 0.1))
+    told = line(point, MeasuredPoint(row, {"stage": 0.2, "API": 0.25}), Bare(160.0, 0.1))
     assert told == [
         "2", "5", "scripted", "1.000", "0", "100.0", "200.0", "50.0 %", "62.5 %", "12.000", "7.000",
         "0.200", "–", "–", "0.250", "10.0 %", "40.0 %", "5.0 %", "0.0 %", "45.0 %",
