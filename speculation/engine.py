@@ -4,7 +4,6 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from speculation.calibration import Calibration
 from speculation.channels import Channels
@@ -50,8 +49,7 @@ from workers.shared.messages import (
     Tokens,
     ToStage,
 )
-from workers.shared.model_files.json_file import read_json
-from workers.shared.model_files.layers import SNAPSHOTS, has_states
+from workers.shared.model_files.layers import snapshots_of
 
 _FIRST_NUMBER_BITS = 62
 
@@ -75,7 +73,7 @@ class Engine:
         self._group = StageGroup(config, channels)
         # Starting anywhere makes a frame that a stage still sends for an earlier rank 0 one that nobody expects.
         numbers = itertools.count(secrets.randbits(_FIRST_NUMBER_BITS))
-        snapshots = SNAPSHOTS if has_states(read_json(Path(config.model) / "config.json")) else None
+        snapshots = snapshots_of(config.model)
         self._streams = [
             Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, snapshots), drafter)
             for slot, drafter in enumerate(drafters)

@@ -17,8 +17,8 @@ FAMILY_CONFIGS = family_configs()
 PROMPT = [(37 * i + 11) % VOCABULARY for i in range(21)]
 NEW = 12
 CHUNK = 8
-# transformers computes the whole text in chunks of the delta rule, and we a token at a time: in float32 that is as near as
-# these two come, the second with its routers. (Bits do not depend on split and drafts all the same.)
+# transformers computes the whole text in chunks of the delta rule, and we a token at a time: in float32 that is as near
+# as these two come, the second with its routers. (Bits do not depend on split and drafts all the same.)
 NEAR = {"qwen3_5": 5e-4, "qwen3_5_moe": 2e-3}
 SPLITS = [(4,), (1, 3), (2, 1, 1, 0)]
 
