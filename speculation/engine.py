@@ -130,6 +130,8 @@ class Engine:
             if self._stopping:
                 return
             run.ended(stream.schedule.tokens, self._stats.draft_seconds)
+            if self._queue:
+                calibration.hurry()
         self._calibrating = False
         self._stats = StatsRecorder()
         measured = calibration.measured()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
+from speculation.calibration import Calibration
 from speculation.decisions.controller import Controller
 from speculation.decisions.estimates import Choice, Judgement, Measured, Times
 from tests.unit.speculation.controller_sim import (
@@ -71,6 +72,19 @@ def test_times_of_a_calibration_are_those_of_the_undisturbed_machine() -> None:
         for name, true in (("none", PLAIN), ("pdm", SHARED_CORES)):
             for verdict in ("right", "wrong", "silent"):
                 assert getattr(measured.times[name], verdict) == pytest.approx(getattr(true, verdict), rel=0.15)
+
+
+def test_somebody_who_waits_cuts_a_calibration_short() -> None:
+    calibration = Calibration(ALL, 2, 1000)
+    calibration.hurry()
+    choices = []
+    for run in calibration.runs(8):
+        choices.append(run.choice.name)
+        for number in range(run.request.max_tokens):
+            run.sampled(1.0 + number, 2, 1, rejected=False)
+        run.ended([*run.request.prompt, *range(run.request.max_tokens)], 0.0)
+    assert choices == ["none", "pdm", "ngram", "none", *["none"] * 4]  # the last ones are frames of 1 to 8 rows
+    assert set(calibration.measured().times) == {choice.name for choice in ALL}
 
 
 @pytest.mark.parametrize(("before", "name", "least"), [("repetitive", "strange", 0.98), ("strange", "code", 0.93)])
