@@ -82,6 +82,7 @@ class ServerSettings(ServerFields, frozen=True, forbid_unknown_fields=True):
     model: str  # a prepared model folder: tokenizer.json, its configuration files and chat template
     served_model_name: str
     bus: str  # ZeroMQ address that rank 0 binds
+    token: str = ""  # the secret of the engine's group, where `bus` is on tcp
     health_timeout: Seconds = 20.0  # without a Status after which the engine counts as down
     created: NotNegative = 0  # Unix seconds, shown by /v1/models
 
@@ -104,7 +105,7 @@ def check_server(options: ServerFields) -> None:
 
 
 def settings_for(
-    options: ServerOptions, name: str, model: str, bus: str, *, health_timeout: float, created: int
+    options: ServerOptions, name: str, model: str, bus: str, *, health_timeout: float, created: int, token: str = ""
 ) -> ServerSettings:
     """The API server's file for a prepared `model` folder, called `name` unless the options say otherwise."""
     given = {field: getattr(options, field) for field in ServerFields.__struct_fields__}
@@ -114,6 +115,7 @@ def settings_for(
         model=model,
         served_model_name=options.served_model_name or name,
         bus=bus,
+        token=token,
         health_timeout=health_timeout,
         created=created,
         **given,

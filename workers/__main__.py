@@ -6,6 +6,7 @@ from pathlib import Path
 
 from workers.shared.config import load_config
 from workers.shared.errors import ConfigError, EchelonError
+from workers.shared.group_key import GroupContext
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.processes.logs import configure, tell
 from workers.shared.time_slices import be_punctual
@@ -24,11 +25,9 @@ def main() -> int:
         config = load_config(arguments.config)
         if not 0 <= arguments.stage < config.stages:
             raise ConfigError(f"--stage must be 0..{config.stages - 1} for a split of {config.stages} stages")
-        import zmq
-
         from workers.stage.launch import network_edges, run_stage  # imports torch: seconds
 
-        context = zmq.Context()
+        context = GroupContext(config.endpoints.token)
         run_stage(config, arguments.stage, context, network_edges(config, context))
     except ConfigError as error:
         tell(f"stage {arguments.stage}: {error}", error=True)

@@ -8,13 +8,14 @@ import msgspec
 
 from server.launcher.options import PLAN, SERVE, CheckOptions, PlanOptions
 from server.launcher.prepared import read_model, with_prepared_draft_model
-from server.launcher.resolve import ModelSize, local_endpoints, plan_engine, plan_over_network
+from server.launcher.resolve import ModelSize, is_loopback, local_endpoints, plan_engine, plan_over_network
 from server.settings import check_server, save_settings, settings_for
 from workers.shared.config import EngineConfig, load_config, save_config
 from workers.shared.errors import ConfigError
 from workers.shared.memory import by_device, needs_of, report
 from workers.shared.options.engine import DEFAULT_STAGES
 from workers.shared.options.sources import decode, read
+from workers.shared.tokens import draw_token
 
 _TCP = "tcp://"
 
@@ -33,6 +34,7 @@ def plan(options: PlanOptions) -> int:
         config.endpoints.bus,
         health_timeout=config.stall_timeout,
         created=int(time.time()),
+        token=config.endpoints.token,
     )
     folder = Path(options.out)
     try:
@@ -75,7 +77,8 @@ def _over_network(options: PlanOptions) -> tuple[ModelSize, EngineConfig]:
     if not engine.split:
         engine = msgspec.structs.replace(engine, stages=stages)
     hosts = options.hosts or ("engine", *(f"stage-{i}" for i in range(stages)))
-    return model, plan_over_network(engine, model, hosts, options.base_port)
+    token = options.token or ("" if all(map(is_loopback, hosts)) else draw_token())
+    return model, plan_over_network(engine, model, hosts, options.base_port, token)
 
 
 def _description(config: EngineConfig) -> list[str]:

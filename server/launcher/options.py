@@ -36,6 +36,14 @@ class PlanOptions(ProcessOptions, frozen=True, kw_only=True):
         about(NETWORK, "Where rank 0 and then each stage run", default="engine,stage-0,stage-1, as many as stages"),
     ] = ()
     base_port: Annotated[Port, about(NETWORK, "First of the TCP ports that the processes listen on")] = 5550
+    token: Annotated[
+        str | None,
+        about(
+            NETWORK,
+            "Secret of the group, with which its ZeroMQ connections over TCP are authenticated and encrypted",
+            default="drawn, unless all hosts are loopback addresses",
+        ),
+    ] = None
     out: Annotated[
         str | None,
         about(

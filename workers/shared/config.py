@@ -29,6 +29,7 @@ class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: tuple[str, ...]  # one a stage; the first is unused
     rendezvous: str = ""  # torch.distributed init method, for the gloo and nccl transports
     listen: str | None = None  # host that replaces the one of tcp endpoints when binding
+    token: str = ""  # the group's secret; where there is one, ZeroMQ connections over tcp are encrypted
 
 
 class DrafterConfig(DrafterFields, frozen=True, forbid_unknown_fields=True):
@@ -82,5 +83,6 @@ def load_config(path: Path) -> EngineConfig:
 
 
 def save_config(config: EngineConfig, path: Path) -> None:
-    """Writes `config` as JSON."""
+    """Writes `config` as JSON, for this user alone: there may be a token in it."""
+    path.touch(mode=0o600)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))

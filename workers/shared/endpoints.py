@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+TCP = "tcp://"
 _LOCAL = "unix://"
 
 
