@@ -14,7 +14,7 @@ from speculation.engine import Engine
 from workers.decisions.check_config import check_config
 from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError, EchelonError
-from workers.shared.group_key import GroupContext
+from workers.shared.hosts.group_key import GroupContext
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.model_files.facts import read_facts
 from workers.shared.processes.logs import configure, tell

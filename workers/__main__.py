@@ -6,7 +6,7 @@ from pathlib import Path
 
 from workers.shared.config import load_config
 from workers.shared.errors import ConfigError, EchelonError
-from workers.shared.group_key import GroupContext
+from workers.shared.hosts.group_key import GroupContext
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.processes.logs import configure, tell
 from workers.shared.time_slices import be_punctual

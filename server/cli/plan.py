@@ -12,10 +12,10 @@ from server.launcher.resolve import ModelSize, is_loopback, local_endpoints, pla
 from server.settings import check_server, save_settings, settings_for
 from workers.shared.config import EngineConfig, load_config, save_config
 from workers.shared.errors import ConfigError
+from workers.shared.hosts.tokens import draw_token
 from workers.shared.memory import by_device, needs_of, report
 from workers.shared.options.engine import DEFAULT_STAGES
 from workers.shared.options.sources import decode, read
-from workers.shared.tokens import draw_token
 
 _TCP = "tcp://"
 

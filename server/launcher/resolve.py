@@ -14,6 +14,7 @@ from workers.shared.config import DrafterConfig, Endpoints, EngineConfig, Transp
 from workers.shared.drafters import DRAFTERS, DrafterName
 from workers.shared.endpoints import zmq_endpoint
 from workers.shared.errors import ConfigError
+from workers.shared.hosts.tokens import check_token
 from workers.shared.options.engine import (
     DEFAULT_MAX_MODEL_LEN,
     DEFAULT_STAGES,
@@ -22,7 +23,6 @@ from workers.shared.options.engine import (
     EngineFields,
     EngineOptions,
 )
-from workers.shared.tokens import check_token
 
 
 @dataclass(frozen=True)

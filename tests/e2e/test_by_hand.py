@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.e2e.serving import free_port, wait_until
-from workers.shared.tokens import draw_token
+from workers.shared.hosts.tokens import draw_token
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -11,7 +11,7 @@ import msgspec
 import zmq
 
 from workers.shared.endpoints import TCP
-from workers.shared.group_key import protect
+from workers.shared.hosts.group_key import protect
 
 log = logging.getLogger("echelon.bus")
 
@@ -80,7 +80,7 @@ def open_socket(
 ) -> "zmq.Socket[Any]":
     """A socket without high-water mark (credits bound what is in flight) that never lingers on close.
 
-    With a `token`, a tcp socket speaks to its holders only, encrypted (`workers.shared.group_key`).
+    With a `token`, a tcp socket speaks to its holders only, encrypted (`workers.shared.hosts.group_key`).
 
     With `silence`, a connection whose other end has not moved for so many seconds is closed, at both ends: a process
     that was stopped, a host that has gone without a word. The sockets' own threads see to that, whatever their

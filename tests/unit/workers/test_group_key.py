@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from workers.shared.bus import open_socket
 from workers.shared.errors import ConfigError
-from workers.shared.group_key import GroupContext, group_key, protect
-from workers.shared.tokens import check_token, draw_token
+from workers.shared.hosts.group_key import GroupContext, group_key, protect
+from workers.shared.hosts.tokens import check_token, draw_token
 
 TOKEN = draw_token()
 SECONDS = 5.0
