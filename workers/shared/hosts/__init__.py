@@ -1,1 +1,1 @@
-"""What hosts that serve together share: a secret, the messages by which they join, proofs of their links; torch-free."""
+"""For hosts that serve together, torch-free: their secret, the messages by which they join, proofs of their links."""
