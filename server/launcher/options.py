@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 from msgspec import Struct
 
 from server.settings import ServerOptions
-from workers.shared.options.declared import Port, about, within
+from workers.shared.options.declared import NotNegative, Port, about, within
 from workers.shared.options.engine import EngineOptions, ModelArgument
 from workers.shared.options.sources import Program
 
+HOSTS = "Several hosts"
 NETWORK, LOG = "Processes started one by one", "Log"
 
 
@@ -21,6 +22,24 @@ class ProcessOptions(ModelArgument, frozen=True, kw_only=True):
 
 class ServeOptions(ProcessOptions, frozen=True, kw_only=True):
     """Of `echelon serve`. Processes that are started by hand read the variables."""
+
+    gather_at: Annotated[
+        str | None,
+        about(
+            HOSTS,
+            "Let other hosts join here, each with `echelon join`, and hold stages: tcp://HOST:PORT, HOST being a name "
+            "or address under which they reach this one. The next 3 + 2 N ports are used too, for N stages",
+        ),
+    ] = None
+    local_stages: Annotated[NotNegative, about(HOSTS, "Of --stages so many on this host")] = 1
+    token: Annotated[
+        str | None,
+        about(
+            HOSTS,
+            "Secret that a host needs to join; with it connections are authenticated and encrypted",
+            default="drawn and shown, unless --gather-at is a loopback address",
+        ),
+    ] = None
 
     log_format: Annotated[Literal["text", "json"], about(LOG, "Lines for people, or a JSON object a line")] = "text"
     log_level: Annotated[

@@ -91,6 +91,13 @@ def choose_split(options: EngineOptions, model: ModelSize) -> tuple[int, ...]:
     return options.split
 
 
+def rebalanced(options: EngineOptions, model: ModelSize, speeds: Sequence[int] | None) -> EngineOptions:
+    """The same options with layers for stages of these relative `speeds`, unless they name a split themselves."""
+    if options.split or speeds is None:
+        return options
+    return msgspec.structs.replace(options, split=balance(model.layer_bytes, model.head_bytes, len(speeds), speeds))
+
+
 def choose_devices(given: Sequence[str], stages: int, *, alone: bool) -> tuple[str, ...]:
     """One device a stage, or one for all of them, which `cuda` means if they are to be `alone` on it."""
     if tuple(given) == ("cuda",):
@@ -188,6 +195,11 @@ def is_loopback(host: str) -> bool:
     """Whether nobody on another machine can reach what listens on `host`."""
     address = _ip_address(host)
     return host == "localhost" if address is None else address.is_loopback
+
+
+def is_address(host: str) -> bool:
+    """Whether `host` is an IP address, which tells on which interface to listen."""
+    return _ip_address(host) is not None
 
 
 def _ip_address(host: str) -> IPv4Address | IPv6Address | None:

@@ -1,0 +1,104 @@
+"""Stages on hosts that join: this one, with as many as it was told to hold, and others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from server.hosts.lobby import Lobby
+from server.hosts.roster import Seating, relative_speeds
+from server.launcher.resolve import ModelSize, is_address, is_loopback, local_endpoints, plan_over_network, rebalanced
+from workers.shared.config import EngineConfig
+from workers.shared.endpoints import split_tcp
+from workers.shared.errors import ConfigError
+from workers.shared.fingerprint import engine_fingerprint
+from workers.shared.hosts.tokens import check_token, draw_token
+from workers.shared.options.engine import DEFAULT_STAGES, EngineOptions
+from workers.shared.processes.children import Child, spawn
+from workers.shared.processes.logs import tell
+
+_GRACE = 5.0  # seconds for this host's own member to leave in
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """Where hosts join, and what this one holds."""
+
+    address: str  # tcp://HOST:PORT
+    token: str
+    local_stages: int
+
+    @classmethod
+    def settled(cls, address: str, token: str | None, local_stages: int) -> "Gathering":
+        """Draws a token where one is needed and none given; raises `ConfigError`."""
+        host, _ = split_tcp(address)
+        if host in ("0.0.0.0", "::", "*"):
+            raise ConfigError(f"--gather-at {address}: give the address or name under which other hosts reach this one")
+        if token:
+            check_token(token)
+        return cls(address, token or ("" if is_loopback(host) else draw_token()), local_stages)
+
+
+class JoinedStages:
+    """Stages that start where hosts have joined."""
+
+    def __init__(self, gathering: Gathering, model: ModelSize, given: str, options: EngineOptions, run: Path) -> None:
+        """`given` is the model as the operator named it, `run` the launcher's folder."""
+        self._gathering = gathering
+        self._model = model
+        path = Path(given).expanduser()
+        self._given = str(path.absolute()) if path.exists() else given
+        self._options = options
+        self._bus = local_endpoints(run, 0, 0).bus  # the API server runs here
+        self._stages = len(options.split) or options.stages or DEFAULT_STAGES
+        host, self._port = split_tcp(gathering.address)
+        self._host = f"[{host}]" if ":" in host else host
+        self._lobby = Lobby(gathering.address, None if is_address(host) else "0.0.0.0", gathering.token)
+        self._own: Child | None = None
+        command = f"echelon join {gathering.address}" + (f" --token {gathering.token}" if gathering.token else "")
+        tell(f"echelon: on every other host: {command}")
+
+    def plan(self, attempt: int) -> EngineConfig:
+        """See `StageHosts`: waits for hosts, and starts this one's own member where it does not run."""
+        if self._gathering.local_stages and (self._own is None or self._own.process.poll() is not None):
+            self._own = self._join_here()
+        return self._lobby.assemble(
+            self._stages, self._seated, engine_fingerprint, self._given, revision_of(self._model.folder)
+        )
+
+    def start(self, config: EngineConfig, path: Path) -> Sequence[Child]:
+        """See `StageHosts`."""
+        self._lobby.start()
+        return ()
+
+    def close(self) -> None:
+        """See `StageHosts`."""
+        self._lobby.close()
+        if self._own is not None:
+            self._own.end(_GRACE)
+
+    def _seated(self, seating: Seating) -> EngineConfig:
+        hosts = [self._host, *(place.address for place in seating)]
+        options = msgspec.structs.replace(
+            self._options, stages=self._stages, device=tuple(place.seat.device for place in seating)
+        )
+        options = rebalanced(options, self._model, relative_speeds([place.seat for place in seating]))
+        config = plan_over_network(options, self._model, hosts, self._port + 1, self._gathering.token)
+        return msgspec.structs.replace(config, endpoints=msgspec.structs.replace(config.endpoints, bus=self._bus))
+
+    def _join_here(self) -> Child:
+        arguments = [self._gathering.address, "--address", self._host.strip("[]")]
+        devices = self._options.device
+        if devices == ("cpu",):
+            arguments += ["--device", "cpu", "--seats", str(self._gathering.local_stages)]
+        else:
+            given = [f"cuda:{i}" for i in range(self._gathering.local_stages)] if devices == ("cuda",) else devices
+            arguments += ["--device", ",".join(given[: self._gathering.local_stages])]
+        secret = {"ECHELON_TOKEN": self._gathering.token}  # not where other users of this host see it
+        return spawn("this host's member", "workers.hosts", *arguments, variables=secret)
+
+
+def revision_of(folder: Path) -> str | None:
+    """The commit of a snapshot in the hub's cache; None for any other folder."""
+    return folder.name if folder.parent.name == "snapshots" else None
