@@ -99,8 +99,12 @@ def open_socket(
         socket.setsockopt(zmq.HEARTBEAT_IVL, min(_HEARTBEAT_MS, max(1, milliseconds // 4)))
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, milliseconds)
         socket.setsockopt(zmq.HEARTBEAT_TTL, milliseconds)
-    if bind:
-        socket.bind(listening_address(endpoint, listen))
-    else:
-        socket.connect(endpoint)
+    try:
+        if bind:
+            socket.bind(listening_address(endpoint, listen))
+        else:
+            socket.connect(endpoint)
+    except zmq.ZMQError:
+        socket.close()
+        raise
     return socket
