@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help install serve test lint format types contracts unit chaos options models constraints clean
+.PHONY: help install serve test lint format types contracts unit compose-check chaos options models constraints clean
 
 help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
@@ -14,6 +14,7 @@ help:
 	@echo "make install              create $(VENV) with everything, versions pinned in constraints.txt"
 	@echo "make unit                 the tests that need neither torch nor processes (seconds)"
 	@echo "make chaos [FAULTS=40]    kill, stop and slow processes under load at random moments, for an hour or so"
+	@echo "make compose-check        build the container images, start them, chat, kill some, where Docker or Podman is"
 	@echo "make format               format the code and mend what the linter can mend"
 	@echo "make options              write docs/options.md from the declarations"
 	@echo "make models               write docs/models.md from the tables that decide what is served"
@@ -52,6 +53,9 @@ contracts: $(INSTALLED)
 
 unit: $(INSTALLED)
 	$(BIN)/pytest tests/unit
+
+compose-check: $(INSTALLED)
+	@$(BIN)/python -m tests.e2e.compose_check
 
 FAULTS ?= 40
 

@@ -43,15 +43,19 @@ _LOOK_MS = 50
 _MOMENT = 0.3  # seconds in which those that have gone are noticed
 _WAIT = 0.1  # seconds between two looks of the launcher
 _FIRST_WORD = 5.0  # seconds after which waiting is explained, then after twice as long each time
-_AGAIN = 3.0  # seconds until links that failed are tried again
+_AGAIN = 3.0  # seconds
 _MOST_MEMBERS = 1024
 
 
 class Lobby:
     """Listens at `address` for hosts that hold `token`."""
 
-    def __init__(self, address: str, listen: str | None, token: str) -> None:
-        """Raises `ConfigError` where `address` cannot be bound; `listen` replaces its host for that."""
+    def __init__(self, address: str, listen: str | None, token: str, *, again: float = _AGAIN) -> None:
+        """Raises `ConfigError` where `address` cannot be bound; `listen` replaces its host for that.
+
+        What failed is tried again after `again` seconds.
+        """
+        self._again = again
         self._context = GroupContext(token)
         try:
             self._socket = open_socket(self._context, zmq.ROUTER, address, bind=True, listen=listen, token=token)
@@ -95,7 +99,7 @@ class Lobby:
             if problem is None:
                 return config
             tell(f"echelon: {problem}; trying again")
-            time.sleep(_AGAIN)
+            time.sleep(self._again)
 
     def start(self) -> None:
         """The hosts of the last engine that was assembled start its stages."""
