@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help install serve test lint format types contracts unit compose-check chaos options models constraints clean
+.PHONY: help install serve test lint format types contracts unit compose-check chaos options boards models constraints clean
 
 help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
@@ -17,6 +17,7 @@ help:
 	@echo "make compose-check        build the container images, start them, chat, kill some, where Docker or Podman is"
 	@echo "make format               format the code and mend what the linter can mend"
 	@echo "make options              write docs/options.md from the declarations"
+	@echo "make boards               write Grafana's dashboards from their declarations"
 	@echo "make models               write docs/models.md from the tables that decide what is served"
 	@echo "make constraints          pin what is installed now"
 
@@ -26,16 +27,20 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV); the first time takes some minutes"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,bench,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,bench,otel,dev]'
 	@touch $@
 
 serve: $(INSTALLED)
 	@exec $(BIN)/echelon serve $(ARGS)
 
+# Two files at a time, since most tests wait for processes, in the order of the tree, which has the longest first; one
+# thread each, since two that share the cores wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 # Coverage is of the unit tests alone: counting lines would slow down what computes.
 test: lint types contracts
-	$(BIN)/pytest tests/unit --cov --cov-report term:skip-covered
-	$(BIN)/pytest --ignore tests/unit
+	$(PYTEST) tests/unit --cov --cov-report term:skip-covered
+	$(PYTEST) --ignore tests/unit --durations 15
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -52,7 +57,7 @@ contracts: $(INSTALLED)
 	$(BIN)/lint-imports
 
 unit: $(INSTALLED)
-	$(BIN)/pytest tests/unit
+	$(PYTEST) tests/unit
 
 compose-check: $(INSTALLED)
 	@$(BIN)/python -m tests.e2e.compose_check
@@ -64,6 +69,9 @@ chaos: $(INSTALLED)
 
 options: $(INSTALLED)
 	$(BIN)/python -m tests.options_page > docs/options.md
+
+boards: $(INSTALLED)
+	$(BIN)/python -m tests.boards
 
 models: $(INSTALLED)
 	$(BIN)/python -m tests.models_page > docs/models.md

@@ -21,9 +21,9 @@ from workers.shared.hosts.group_key import GroupContext
 from workers.shared.hosts.link_proof import Listening
 from workers.shared.hosts.messages import (
     Alive,
-    Ended,
     FromHost,
     Heard,
+    HostEnded,
     Join,
     Leave,
     LinkReport,
@@ -32,7 +32,7 @@ from workers.shared.hosts.messages import (
     Prove,
     Proved,
     Refuse,
-    Start,
+    StartStages,
     Stop,
     ToHost,
 )
@@ -103,7 +103,7 @@ class Lobby:
 
     def start(self) -> None:
         """The hosts of the last engine that was assembled start its stages."""
-        self._tell_seated(Start(self._round))
+        self._tell_seated(StartStages(self._round))
 
     def close(self) -> None:
         """Tells all hosts to stop their stages, and leaves."""
@@ -232,7 +232,7 @@ class Lobby:
             self._prepared[member] = message.fingerprint
         elif isinstance(message, Proved):
             self._proved[member] = message.links
-        elif isinstance(message, Ended):
+        elif isinstance(message, HostEnded):
             self._note(member, f"{self._roster.members[member].join.name}: {message.reason}")
             if message.permanent:
                 self._roster.left(member)

@@ -15,7 +15,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Place:
+class SeatedStage:
     """Where one stage runs."""
 
     member: bytes
@@ -23,7 +23,7 @@ class Place:
     seat: Seat
 
 
-Seating = tuple[Place, ...]  # one a stage
+Seating = tuple[SeatedStage, ...]  # one a stage
 
 
 @dataclass
@@ -62,8 +62,8 @@ class Roster:
         Hosts that ask for a stage have it, the first of them that does; the other stages go to the remaining seats in
         order, so that those of one host are neighbours. Seats beyond what is needed are in reserve.
         """
-        asked: dict[int, Place] = {}
-        free: list[Place] = []
+        asked: dict[int, SeatedStage] = {}
+        free: list[SeatedStage] = []
         for member, place in self._places():
             wanted = member.join.stage
             if wanted is None or place.seat is not member.join.seats[0]:
@@ -74,10 +74,10 @@ class Roster:
         seated = [asked.get(stage) or next(rest, None) for stage in range(stages)]
         return None if None in seated else tuple(place for place in seated if place is not None)
 
-    def _places(self) -> Iterator[tuple[Member, Place]]:
+    def _places(self) -> Iterator[tuple[Member, SeatedStage]]:
         for name, member in self.members.items():
             for seat in member.join.seats:
-                yield member, Place(name, member.join.address, seat)
+                yield member, SeatedStage(name, member.join.address, seat)
 
 
 def stages_of(seating: Seating, member: bytes) -> tuple[int, ...]:

@@ -22,8 +22,8 @@ from workers.shared.fingerprint import engine_fingerprint
 from workers.shared.hosts.link_proof import Listening, links_of, listening_addresses, prove
 from workers.shared.hosts.messages import (
     Alive,
-    Ended,
     FromHost,
+    HostEnded,
     Join,
     Leave,
     Prepare,
@@ -31,7 +31,7 @@ from workers.shared.hosts.messages import (
     Prove,
     Proved,
     Refuse,
-    Start,
+    StartStages,
     Stop,
     ToHost,
 )
@@ -145,7 +145,7 @@ class Agent:
         elif isinstance(message, Prove):
             reports = prove(self._config.endpoints, links_of(self._config.endpoints, self._work.stages))
             self._send(Proved(message.round, reports))
-        elif isinstance(message, Start):
+        elif isinstance(message, StartStages):
             self._start(self._config, self._work.stages)
 
     # --- the round -------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Agent:
         tell(f"{self._join.name}: {reason}", error=permanent)
         number = self._work.round
         self._end_round()
-        self._send(Ended(number, reason, permanent))
+        self._send(HostEnded(number, reason, permanent))
 
     def _end_round(self) -> None:
         if self._preparing is not None:
@@ -205,7 +205,7 @@ class Agent:
 
 def message_round(message: ToHost) -> int | None:
     """The round that a message is about."""
-    return message.round if isinstance(message, Prove | Start) else None
+    return message.round if isinstance(message, Prove | StartStages) else None
 
 
 def _prepare(model: str, revision: str | None) -> "subprocess.Popen[str]":

@@ -16,7 +16,7 @@ from workers.shared.errors import ConfigError
 from workers.shared.fingerprint import package_version
 from workers.shared.hosts.messages import Join, Seat
 from workers.shared.hosts.options import DEFAULT_PORT, JOIN, JoinOptions
-from workers.shared.hosts.place import Place, read_place
+from workers.shared.hosts.place import ProcessPlace, read_place
 from workers.shared.hosts.tokens import check_token
 from workers.shared.lifecycle import die_with_parent, parent_variable
 from workers.shared.options.sources import read
@@ -59,7 +59,7 @@ def join(options: JoinOptions, environment: Mapping[str, str]) -> int:
     return Agent(address, token, offer, options.local_model).run()
 
 
-def rank_0_address(options: JoinOptions, place: Place) -> str:
+def rank_0_address(options: JoinOptions, place: ProcessPlace) -> str:
     """Where the lobby is; raises `ConfigError` where nothing says it."""
     if options.rank_0:
         return options.rank_0

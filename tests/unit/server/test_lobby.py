@@ -18,9 +18,9 @@ from workers.shared.errors import ConfigError
 from workers.shared.fingerprint import package_version
 from workers.shared.hosts.messages import (
     Alive,
-    Ended,
     FromHost,
     Heard,
+    HostEnded,
     Join,
     Leave,
     LinkReport,
@@ -30,7 +30,7 @@ from workers.shared.hosts.messages import (
     Proved,
     Refuse,
     Seat,
-    Start,
+    StartStages,
     Stop,
     ToHost,
 )
@@ -144,7 +144,7 @@ def test_hosts_get_stages_model_and_configuration_and_start_together(
     for thread in threads:
         thread.join(SECONDS)
     lobby.start()
-    assert (one.wait_for(Start).round, other.wait_for(Start).round) == (1, 1)
+    assert (one.wait_for(StartStages).round, other.wait_for(StartStages).round) == (1, 1)
     assert config.stages == 2
 
 
@@ -199,8 +199,8 @@ def test_a_host_that_cannot_is_sent_away_and_one_that_fails_is_asked_again(
 ) -> None:
     unlucky = host().join()
     engine = assembling(1)
-    unlucky.say(Ended(unlucky.wait_for(Prepare).round, "stage 0 left with exit code 1"))
-    unlucky.say(Ended(unlucky.wait_for(Prepare).round, "no such model", permanent=True))
+    unlucky.say(HostEnded(unlucky.wait_for(Prepare).round, "stage 0 left with exit code 1"))
+    unlucky.say(HostEnded(unlucky.wait_for(Prepare).round, "no such model", permanent=True))
     assert unlucky.wait_for(Refuse).reason == "no such model"
     go_along(host().join())
     engine.result(SECONDS)

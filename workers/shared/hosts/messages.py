@@ -58,7 +58,7 @@ class Proved(msgspec.Struct, frozen=True, tag="proved"):
     links: tuple[LinkReport, ...]
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
+class HostEnded(msgspec.Struct, frozen=True, tag="ended"):
     """This host cannot take part in the round, or not any longer."""
 
     round: Natural
@@ -70,7 +70,7 @@ class Leave(msgspec.Struct, frozen=True, tag="leave"):
     """The last message of a host that was told to stop."""
 
 
-FromHost = Join | Alive | Prepared | Proved | Ended | Leave
+FromHost = Join | Alive | Prepared | Proved | HostEnded | Leave
 
 
 # --- from the lobby ---
@@ -96,8 +96,8 @@ class Prove(msgspec.Struct, frozen=True, tag="prove"):
     round: Natural
 
 
-class Start(msgspec.Struct, frozen=True, tag="start"):
-    """Start the stages."""
+class StartStages(msgspec.Struct, frozen=True, tag="start"):
+    """StartStages the stages."""
 
     round: Natural
 
@@ -112,4 +112,4 @@ class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
     reason: str
 
 
-ToHost = Heard | Prepare | Prove | Start | Stop | Refuse
+ToHost = Heard | Prepare | Prove | StartStages | Stop | Refuse

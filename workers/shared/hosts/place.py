@@ -13,7 +13,7 @@ _MASTER = ("MASTER_ADDR", "SLURM_LAUNCH_NODE_IPADDR")
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessPlace:
     """Of one process among those that a launcher has started; None where it does not say."""
 
     rank: int | None
@@ -22,13 +22,13 @@ class Place:
     master: str | None
 
 
-def read_place(environment: Mapping[str, str]) -> Place:
+def read_place(environment: Mapping[str, str]) -> ProcessPlace:
     """The place that the environment gives; raises `ConfigError` naming a variable that is no number."""
     rank, world, local = (_number(environment, names) for names in (_RANK, _WORLD, _LOCAL))
     if rank is not None and world is not None and rank >= world:
         raise ConfigError(f"{_RANK[0]}={rank} must be less than {_WORLD[0]}={world}")
     master = next((environment[name] for name in _MASTER if environment.get(name)), None)
-    return Place(rank, world, local, master)
+    return ProcessPlace(rank, world, local, master)
 
 
 def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
