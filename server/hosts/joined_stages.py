@@ -74,9 +74,9 @@ class JoinedStages:
 
     def close(self) -> None:
         """See `StageHosts`."""
-        self._lobby.close()
         if self._own is not None:
             self._own.end(_GRACE)
+        self._lobby.close()
 
     def _seated(self, seating: Seating) -> EngineConfig:
         hosts = [self._host, *(place.address for place in seating)]

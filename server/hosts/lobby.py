@@ -221,7 +221,7 @@ class Lobby:
         if isinstance(message, Join):
             self._admit(member, message, now)
         elif not self._roster.heard(member, now):
-            return  # it will notice, and join again
+            self._send(member, Heard(known=False))
         elif isinstance(message, Alive):
             self._send(member, Heard())
         elif isinstance(message, Leave):

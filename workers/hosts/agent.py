@@ -23,6 +23,7 @@ from workers.shared.hosts.link_proof import Listening, links_of, listening_addre
 from workers.shared.hosts.messages import (
     Alive,
     FromHost,
+    Heard,
     HostEnded,
     Join,
     Leave,
@@ -130,7 +131,11 @@ class Agent:
             self._socket = self._connect()
 
     def _obey(self, message: ToHost) -> None:
-        if isinstance(message, Refuse):
+        if isinstance(message, Heard):
+            if not message.known:  # another rank 0 than before, or one that waited too long
+                self._end_round()
+                self._known = False
+        elif isinstance(message, Refuse):
             self._refused = message.reason
         elif isinstance(message, Stop):
             self._end_round()

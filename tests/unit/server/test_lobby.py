@@ -220,6 +220,13 @@ def test_another_version_is_refused_and_what_it_says_meanwhile_means_nothing(
     engine.result(SECONDS)
 
 
+def test_a_host_that_the_lobby_does_not_know_is_told_so(lobby: Lobby, host: Callable[..., Host]) -> None:
+    member = host()
+    member.say(Alive())
+    assert not member.wait_for(Heard).known
+    assert member.join().wait_for(Heard).known
+
+
 def test_without_the_token_nobody_is_heard(lobby: Lobby, host: Callable[..., Host]) -> None:
     assert host(draw_token()).join().hears_nothing()
     host().join().wait_for(Heard)

@@ -79,6 +79,8 @@ FromHost = Join | Alive | Prepared | Proved | HostEnded | Leave
 class Heard(msgspec.Struct, frozen=True, tag="heard"):
     """The answer to `Join` and `Alive`."""
 
+    known: bool = True  # False: this lobby has not heard the host's `Join`, or counts it as gone
+
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     """Have the model ready, and listen where `stages` will."""
@@ -97,7 +99,7 @@ class Prove(msgspec.Struct, frozen=True, tag="prove"):
 
 
 class StartStages(msgspec.Struct, frozen=True, tag="start"):
-    """StartStages the stages."""
+    """All links are proved: start the stages."""
 
     round: Natural
 
