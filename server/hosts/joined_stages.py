@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from server.hosts.lobby import Lobby
+from server.hosts.model_files import SharedModel
 from server.hosts.roster import Seating, relative_speeds
 from server.launcher.resolve import ModelSize, is_address, is_loopback, local_endpoints, plan_over_network, rebalanced
 from workers.shared.config import EngineConfig
@@ -47,14 +48,13 @@ class JoinedStages:
         """`given` is the model as the operator named it, `run` the launcher's folder."""
         self._gathering = gathering
         self._model = model
-        path = Path(given).expanduser()
-        self._given = str(path.absolute()) if path.exists() else given
         self._options = options
         self._bus = local_endpoints(run, 0, 0).bus  # the API server runs here
         self._stages = len(options.split) or options.stages or DEFAULT_STAGES
         host, self._port = split_tcp(gathering.address)
         self._host = f"[{host}]" if ":" in host else host
-        self._lobby = Lobby(gathering.address, None if is_address(host) else "0.0.0.0", gathering.token)
+        listen = None if is_address(host) else "0.0.0.0"
+        self._lobby = Lobby(gathering.address, listen, gathering.token, SharedModel.of(given, model.folder))
         self._own: Child | None = None
         command = f"echelon join {gathering.address}" + (f" --token {gathering.token}" if gathering.token else "")
         tell(f"echelon: on every other host: {command}")
@@ -63,9 +63,7 @@ class JoinedStages:
         """See `StageHosts`: waits for hosts, and starts this one's own member where it does not run."""
         if self._gathering.local_stages and (self._own is None or self._own.process.poll() is not None):
             self._own = self._join_here()
-        return self._lobby.assemble(
-            self._stages, self._seated, engine_fingerprint, self._given, revision_of(self._model.folder)
-        )
+        return self._lobby.assemble(self._stages, self._seated, engine_fingerprint)
 
     def start(self, config: EngineConfig, path: Path) -> Sequence[Child]:
         """See `StageHosts`."""
@@ -97,8 +95,3 @@ class JoinedStages:
             arguments += ["--device", ",".join(given[: self._gathering.local_stages])]
         secret = {"ECHELON_TOKEN": self._gathering.token}  # not where other users of this host see it
         return spawn("this host's member", "workers.hosts", *arguments, variables=secret)
-
-
-def revision_of(folder: Path) -> str | None:
-    """The commit of a snapshot in the hub's cache; None for any other folder."""
-    return folder.name if folder.parent.name == "snapshots" else None

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import zmq
 
+from server.hosts.model_files import ModelFiles, SharedModel
 from server.hosts.roster import Roster, Seating, stages_of
 from workers.shared.bus import Intake, encode, open_socket
 from workers.shared.config import EngineConfig
@@ -21,6 +22,7 @@ from workers.shared.hosts.group_key import GroupContext
 from workers.shared.hosts.link_proof import Listening
 from workers.shared.hosts.messages import (
     Alive,
+    Fetch,
     FromHost,
     Heard,
     HostEnded,
@@ -50,12 +52,16 @@ _MOST_MEMBERS = 1024
 class Lobby:
     """Listens at `address` for hosts that hold `token`."""
 
-    def __init__(self, address: str, listen: str | None, token: str, *, again: float = _AGAIN) -> None:
+    def __init__(
+        self, address: str, listen: str | None, token: str, model: SharedModel, *, again: float = _AGAIN
+    ) -> None:
         """Raises `ConfigError` where `address` cannot be bound; `listen` replaces its host for that.
 
         What failed is tried again after `again` seconds.
         """
         self._again = again
+        self._model = model
+        self._files = ModelFiles(model.folder if model.by_files else None)
         self._context = GroupContext(token)
         try:
             self._socket = open_socket(self._context, zmq.ROUTER, address, bind=True, listen=listen, token=token)
@@ -82,8 +88,6 @@ class Lobby:
         stages: int,
         plan: Callable[[Seating], EngineConfig],
         fingerprint: Callable[[EngineConfig], Mapping[str, str]],
-        model: str,
-        revision: str | None,
     ) -> EngineConfig:
         """Returns the configuration of an engine whose hosts have the model and reach each other.
 
@@ -94,7 +98,7 @@ class Lobby:
             time.sleep(_MOMENT)
             seating = self._await_seating(stages)
             config = plan(seating)
-            self._begin(config, seating, model, revision)
+            self._begin(config, seating)
             problem = self._await_prepared(seating, fingerprint(config)) or self._await_links(config, seating)
             if problem is None:
                 return config
@@ -115,13 +119,17 @@ class Lobby:
 
     # --- a round ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, config: EngineConfig, seating: Seating, model: str, revision: str | None) -> None:
+    def _begin(self, config: EngineConfig, seating: Seating) -> None:
         with self._lock:
             self._round += 1
             self._seating = seating
             self._prepared, self._proved, self._trouble = {}, {}, []
         for member in dict.fromkeys(place.member for place in seating):
-            work = Prepare(self._round, model, revision, config, stages_of(seating, member))
+            stages = stages_of(seating, member)
+            work = Prepare(
+                self._round, self._model.name, self._model.revision, config, stages, self._files.offered,
+                self._model.digest,
+            )  # fmt: skip
             self._outbox.put((member, work))
 
     def _await_seating(self, stages: int) -> Seating:
@@ -228,6 +236,8 @@ class Lobby:
             self._lose(member, "has left")
         elif message.round != self._round:
             return
+        elif isinstance(message, Fetch):
+            self._send(member, self._files.piece(message))
         elif isinstance(message, Prepared):
             self._prepared[member] = message.fingerprint
         elif isinstance(message, Proved):

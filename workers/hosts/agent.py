@@ -8,13 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
 
+from workers.hosts.download import Download
+from workers.prepare.prepared_folders import cache_folder
 from workers.shared.bus import Intake, encode, open_socket
 from workers.shared.config import EngineConfig, save_config
 from workers.shared.errors import ConfigError
@@ -22,11 +24,13 @@ from workers.shared.fingerprint import engine_fingerprint
 from workers.shared.hosts.link_proof import Listening, links_of, listening_addresses, prove
 from workers.shared.hosts.messages import (
     Alive,
+    Fetch,
     FromHost,
     Heard,
     HostEnded,
     Join,
     Leave,
+    Piece,
     Prepare,
     Prepared,
     Prove,
@@ -68,6 +72,7 @@ class Agent:
         self._work: Prepare | None = None  # of the present round
         self._preparing: subprocess.Popen[str] | None = None
         self._config: EngineConfig | None = None  # with this host's model folder
+        self._download: Download | None = None
         self._listening: Listening | None = None
         self._stages = Group()
         self._refused: str | None = None
@@ -144,8 +149,12 @@ class Agent:
             self._work = message
             stages = ", ".join(map(str, message.stages))
             tell(f"{self._join.name}: to hold stage {stages} of {message.config.stages}; preparing {message.model}")
-            self._preparing = _prepare(self._local_model or message.model, message.revision)
-        elif self._work is None or self._config is None or message_round(message) != self._work.round:
+            self._prepare(message)
+        elif self._work is None or message.round != self._work.round:
+            return
+        elif isinstance(message, Piece):
+            self._attempt(lambda work: self._take(work, message))
+        elif self._config is None:
             return
         elif isinstance(message, Prove):
             reports = prove(self._config.endpoints, links_of(self._config.endpoints, self._work.stages))
@@ -155,25 +164,61 @@ class Agent:
 
     # --- the round -------------------------------------------------------------------------------------------------
 
+    def _prepare(self, work: Prepare) -> None:
+        """Has the model made ready: by its name, from a path on this host, or file by file from rank 0's."""
+        if not work.files or self._local_model is not None or Path(work.model).exists():
+            self._preparing = _prepare(self._local_model or work.model, work.revision)
+        else:
+            self._attempt(self._begin_download)
+
+    def _begin_download(self, work: Prepare) -> None:
+        folder = cache_folder() / f"joined-{work.digest}"
+        if folder.exists():
+            self._listen(work, folder)
+        else:
+            size = sum(file.size for file in work.files)
+            tell(f"{self._join.name}: fetching {size / 2**20:.0f} MiB from rank 0's host")
+            self._download = Download(folder, work.files)
+            self._ask(work, self._download)
+
+    def _ask(self, work: Prepare, download: Download) -> None:
+        if (wanted := download.wanted) is not None:
+            self._send(Fetch(work.round, *wanted))
+        else:
+            self._download = None
+            self._listen(work, download.finish())
+
+    def _take(self, work: Prepare, piece: Piece) -> None:
+        if self._download is not None:
+            self._download.take(piece)
+            self._ask(work, self._download)
+
+    def _attempt(self, step: Callable[[Prepare], None]) -> None:
+        """Takes a step of the round, or gives it up where this host will never be able to."""
+        assert self._work is not None
+        try:
+            step(self._work)
+        except ConfigError as error:
+            self._give_up(str(error), permanent=True)
+
     def _look_at_processes(self) -> None:
-        if self._work is None:
-            return
-        if self._preparing is not None and self._preparing.poll() is not None:
-            done, self._preparing = self._preparing, None
-            assert done.stdout is not None
-            try:
-                if done.returncode:
-                    said = "see its log" if done.returncode == _TOLD else f"exit code {done.returncode}"
-                    raise ConfigError(f"the model {self._work.model} cannot be prepared there ({said})")
-                self._listen(self._work, done.stdout.read().splitlines()[-1])
-            except ConfigError as error:
-                self._give_up(str(error), permanent=True)
-        if (child := self._stages.ended()) is not None:
+        if self._work is not None and self._preparing is not None and self._preparing.poll() is not None:
+            self._attempt(self._prepared)
+        if self._work is not None and (child := self._stages.ended()) is not None:
             self._give_up(child.exit_text, permanent=False)
 
-    def _listen(self, work: Prepare, folder: str) -> None:
+    def _prepared(self, work: Prepare) -> None:
+        done, self._preparing = self._preparing, None
+        assert done is not None
+        assert done.stdout is not None
+        if done.returncode:
+            said = "see its log" if done.returncode == _TOLD else f"exit code {done.returncode}"
+            raise ConfigError(f"the model {work.model} cannot be prepared there ({said})")
+        self._listen(work, Path(done.stdout.read().splitlines()[-1]))
+
+    def _listen(self, work: Prepare, folder: Path) -> None:
         """Answers that everything is ready for the links to be proved."""
-        self._config = msgspec.structs.replace(work.config, model=folder)
+        self._config = msgspec.structs.replace(work.config, model=str(folder))
         endpoints = self._config.endpoints
         self._listening = Listening(endpoints, listening_addresses(endpoints, work.stages))
         self._send(Prepared(work.round, engine_fingerprint(self._config)))
@@ -198,19 +243,16 @@ class Agent:
         if self._preparing is not None:
             self._preparing.kill()
             self._preparing.wait()
+        if self._download is not None:
+            self._download.cancel()
         self._stages.stop_all(_GRACE)
         self._close_listening()
-        self._work, self._preparing, self._config = None, None, None
+        self._work, self._preparing, self._download, self._config = None, None, None, None
 
     def _close_listening(self) -> None:
         if self._listening is not None:
             self._listening.close()
             self._listening = None
-
-
-def message_round(message: ToHost) -> int | None:
-    """The round that a message is about."""
-    return message.round if isinstance(message, Prove | StartStages) else None
 
 
 def _prepare(model: str, revision: str | None) -> "subprocess.Popen[str]":

@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,19 +12,24 @@ import pytest
 import zmq
 
 from server.hosts.lobby import Lobby
+from server.hosts.model_files import SharedModel
 from server.hosts.roster import Seating
+from workers.hosts.download import Download
 from workers.shared.bus import encode, open_socket
 from workers.shared.config import Endpoints, EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.fingerprint import package_version
 from workers.shared.hosts.messages import (
     Alive,
+    Fetch,
     FromHost,
     Heard,
     HostEnded,
     Join,
     Leave,
     LinkReport,
+    ModelFile,
+    Piece,
     Prepare,
     Prepared,
     Prove,
@@ -85,8 +91,16 @@ def address() -> str:
 
 
 @pytest.fixture
-def lobby(address: str) -> Iterator[Lobby]:
-    opened = Lobby(address, None, TOKEN, again=0.05)
+def model(tmp_path: Path) -> SharedModel:
+    """A model of two files that others cannot fetch by name."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(bytes(9 << 20))
+    return SharedModel("/models/m", tmp_path, "digest", by_files=True)
+
+
+@pytest.fixture
+def lobby(address: str, model: SharedModel) -> Iterator[Lobby]:
+    opened = Lobby(address, None, TOKEN, model, again=0.05)
     yield opened
     opened.close()
 
@@ -117,7 +131,7 @@ def assembling(lobby: Lobby) -> Iterator[Callable[[int], "Future[EngineConfig]"]
     pool = ThreadPoolExecutor()
 
     def begin(stages: int) -> "Future[EngineConfig]":
-        return pool.submit(lobby.assemble, stages, plan, lambda _: MINE, "tiny", None)
+        return pool.submit(lobby.assemble, stages, plan, lambda _: MINE)
 
     yield begin
     pool.shutdown(wait=False)
@@ -220,6 +234,44 @@ def test_another_version_is_refused_and_what_it_says_meanwhile_means_nothing(
     engine.result(SECONDS)
 
 
+def test_the_files_of_a_model_are_fetched_piece_by_piece_and_no_others(
+    host: Callable[..., Host], assembling: Callable[[int], "Future[EngineConfig]"], tmp_path: Path, model: SharedModel
+) -> None:
+    member = host().join()
+    engine = assembling(1)
+    work = member.wait_for(Prepare)
+    assert {file.name for file in work.files} == {"config.json", "model.safetensors"}
+    download = Download(tmp_path / "cache" / "joined", work.files)
+    while (wanted := download.wanted) is not None:
+        member.say(Fetch(work.round, *wanted))
+        download.take(member.wait_for(Piece))
+    folder = download.finish()
+    for name in ("config.json", "model.safetensors"):
+        assert (folder / name).read_bytes() == (model.folder / name).read_bytes()
+    for name, offset in (
+        ("../secret", 0),
+        ("/etc/passwd", 0),
+        ("config.json", 1 << 40),
+        ("config.json", (1 << 64) - 1),
+    ):
+        member.say(Fetch(work.round, name, offset))
+        assert member.wait_for(Piece).data == b""
+    member.say(Leave())
+    go_along(host().join())
+    engine.result(SECONDS)
+
+
+def test_a_file_that_leads_out_of_its_folder_or_grows_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="offers a file"):
+        Download(tmp_path / "joined", [ModelFile("../escaped", 1)])
+    download = Download(tmp_path / "joined", [ModelFile("config.json", 2)])
+    download.take(Piece(1, "other.json", 0, b"xx"))  # not what was asked for
+    with pytest.raises(ConfigError, match="has changed"):
+        download.take(Piece(1, "config.json", 0, b"longer"))
+    download.cancel()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_host_that_the_lobby_does_not_know_is_told_so(lobby: Lobby, host: Callable[..., Host]) -> None:
     member = host()
     member.say(Alive())
@@ -232,6 +284,6 @@ def test_without_the_token_nobody_is_heard(lobby: Lobby, host: Callable[..., Hos
     host().join().wait_for(Heard)
 
 
-def test_an_address_in_use_is_named(lobby: Lobby, address: str) -> None:
+def test_an_address_in_use_is_named(lobby: Lobby, address: str, model: SharedModel) -> None:
     with pytest.raises(ConfigError, match=f"--gather-at {address}"):
-        Lobby(address, None, TOKEN)
+        Lobby(address, None, TOKEN, model)

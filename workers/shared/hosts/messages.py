@@ -27,6 +27,13 @@ class LinkReport(msgspec.Struct, frozen=True):
     bytes_per_second: float = 0.0
 
 
+class ModelFile(msgspec.Struct, frozen=True):
+    """A file of a model folder."""
+
+    name: str
+    size: Natural  # bytes
+
+
 # --- from a host that joins ---
 
 
@@ -58,6 +65,14 @@ class Proved(msgspec.Struct, frozen=True, tag="proved"):
     links: tuple[LinkReport, ...]
 
 
+class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
+    """A piece of a file that `Prepare` offers."""
+
+    round: Natural
+    name: str
+    offset: Natural
+
+
 class HostEnded(msgspec.Struct, frozen=True, tag="ended"):
     """This host cannot take part in the round, or not any longer."""
 
@@ -70,7 +85,7 @@ class Leave(msgspec.Struct, frozen=True, tag="leave"):
     """The last message of a host that was told to stop."""
 
 
-FromHost = Join | Alive | Prepared | Proved | HostEnded | Leave
+FromHost = Join | Alive | Prepared | Proved | Fetch | HostEnded | Leave
 
 
 # --- from the lobby ---
@@ -90,6 +105,17 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     revision: str | None  # of a model on the hub
     config: EngineConfig  # with rank 0's own model folder
     stages: tuple[Natural, ...]
+    files: tuple[ModelFile, ...] = ()  # of a model that cannot be fetched by its name
+    digest: str = ""  # under which a host keeps them
+
+
+class Piece(msgspec.Struct, frozen=True, tag="piece"):
+    """The answer to `Fetch`."""
+
+    round: Natural
+    name: str
+    offset: Natural
+    data: bytes  # none where rank 0 has no such piece
 
 
 class Prove(msgspec.Struct, frozen=True, tag="prove"):
@@ -114,4 +140,4 @@ class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
     reason: str
 
 
-ToHost = Heard | Prepare | Prove | StartStages | Stop | Refuse
+ToHost = Heard | Prepare | Piece | Prove | StartStages | Stop | Refuse
