@@ -29,6 +29,7 @@ class Gathering:
     address: str  # tcp://HOST:PORT
     token: str
     local_stages: int
+    drawn: bool  # whether nobody knows the token yet
 
     @classmethod
     def settled(cls, address: str, token: str | None, local_stages: int) -> "Gathering":
@@ -38,7 +39,8 @@ class Gathering:
             raise ConfigError(f"--gather-at {address}: give the address or name under which other hosts reach this one")
         if token:
             check_token(token)
-        return cls(address, token or ("" if is_loopback(host) else draw_token()), local_stages)
+        drawn = not token and not is_loopback(host)
+        return cls(address, draw_token() if drawn else token or "", local_stages, drawn)
 
 
 class JoinedStages:
@@ -56,8 +58,8 @@ class JoinedStages:
         listen = None if is_address(host) else "0.0.0.0"
         self._lobby = Lobby(gathering.address, listen, gathering.token, SharedModel.of(given, model.folder))
         self._own: Child | None = None
-        command = f"echelon join {gathering.address}" + (f" --token {gathering.token}" if gathering.token else "")
-        tell(f"echelon: on every other host: {command}")
+        secret = f" --token {gathering.token}" if gathering.drawn else ""  # one that was given stays out of logs
+        tell(f"echelon: on every other host: echelon join {gathering.address}{secret}")
 
     def plan(self, attempt: int) -> EngineConfig:
         """See `StageHosts`: waits for hosts, and starts this one's own member where it does not run."""
