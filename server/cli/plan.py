@@ -77,8 +77,16 @@ def _over_network(options: PlanOptions) -> tuple[ModelSize, EngineConfig]:
     if not engine.split:
         engine = msgspec.structs.replace(engine, stages=stages)
     hosts = options.hosts or ("engine", *(f"stage-{i}" for i in range(stages)))
-    token = options.token or ("" if all(map(is_loopback, hosts)) else draw_token())
+    token = options.token or ("" if all(map(is_loopback, hosts)) else _earlier_token(options.out) or draw_token())
     return model, plan_over_network(engine, model, hosts, options.base_port, token)
+
+
+def _earlier_token(out: str | None) -> str:
+    """The token that an earlier plan has left in the same folder: whoever was started with that one still has it."""
+    try:
+        return "" if out is None else load_config(Path(out) / "engine.json").endpoints.token
+    except ConfigError:
+        return ""
 
 
 def _description(config: EngineConfig) -> list[str]:

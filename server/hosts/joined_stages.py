@@ -88,7 +88,8 @@ class JoinedStages:
         return msgspec.structs.replace(config, endpoints=msgspec.structs.replace(config.endpoints, bus=self._bus))
 
     def _join_here(self) -> Child:
-        arguments = [self._gathering.address, "--address", self._host.strip("[]")]
+        # The first stages are here: so a drafter on their device may be.
+        arguments = [self._gathering.address, "--address", self._host.strip("[]"), "--stage", "0"]
         devices = self._options.device
         if devices == ("cpu",):
             arguments += ["--device", "cpu", "--seats", str(self._gathering.local_stages)]

@@ -59,25 +59,24 @@ class Roster:
     def seating(self, stages: int) -> Seating | None:
         """A seat for every stage, or None while they do not suffice.
 
-        Hosts that ask for a stage have it, the first of them that does; the other stages go to the remaining seats in
-        order, so that those of one host are neighbours. Seats beyond what is needed are in reserve.
+        Hosts that ask for a stage have it and those that follow, the first host that asks; the other stages go to the
+        remaining seats in order, so that those of one host are neighbours. Seats beyond what is needed are in reserve.
         """
         asked: dict[int, SeatedStage] = {}
         free: list[SeatedStage] = []
-        for member, place in self._places():
-            wanted = member.join.stage
-            if wanted is None or place.seat is not member.join.seats[0]:
+        for member, number, place in self._places():
+            if member.join.stage is None:
                 free.append(place)
-            elif wanted < stages:
+            elif (wanted := member.join.stage + number) < stages:
                 asked.setdefault(wanted, place)
         rest = iter(free)
         seated = [asked.get(stage) or next(rest, None) for stage in range(stages)]
         return None if None in seated else tuple(place for place in seated if place is not None)
 
-    def _places(self) -> Iterator[tuple[Member, SeatedStage]]:
+    def _places(self) -> Iterator[tuple[Member, int, SeatedStage]]:
         for name, member in self.members.items():
-            for seat in member.join.seats:
-                yield member, SeatedStage(name, member.join.address, seat)
+            for number, seat in enumerate(member.join.seats):
+                yield member, number, SeatedStage(name, member.join.address, seat)
 
 
 def stages_of(seating: Seating, member: bytes) -> tuple[int, ...]:

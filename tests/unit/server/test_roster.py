@@ -23,14 +23,15 @@ def roster(hosts: Hosts) -> Roster:
 @given(st.lists(st.tuples(st.integers(1, 4), st.none() | st.integers(0, 7)), max_size=6), st.integers(1, 8))
 def test_every_stage_has_a_seat_of_its_own_or_there_is_no_engine(hosts: Hosts, stages: int) -> None:
     seating = roster(hosts).seating(stages)
-    pinned = {stage for _, stage in hosts if stage is not None and stage < stages}
-    free = sum(seats - (stage is not None) for seats, stage in hosts)
-    assert (seating is not None) == (len(pinned) + free >= stages)
+    asking = {  # hosts, by the stage they want
+        stage: [number for number, (n, first) in enumerate(hosts) if first is not None and first <= stage < first + n]
+        for stage in range(stages)
+    }
+    free = sum(seats for seats, first in hosts if first is None)
+    assert (seating is not None) == (sum(not numbers for numbers in asking.values()) <= free)
     if seating is not None:
         assert len({(place.member, id(place.seat)) for place in seating}) == len(seating) == stages
-        for stage in pinned:
-            first = min(number for number, (_, wanted) in enumerate(hosts) if wanted == stage)
-            assert seating[stage].member == bytes([first])
+        assert all(seating[stage].member == bytes([numbers[0]]) for stage, numbers in asking.items() if numbers)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(1, 24))

@@ -44,7 +44,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     address: str  # under which other hosts reach it
     seats: tuple[Seat, ...]
     version: str  # of Echelon
-    stage: Natural | None = None  # which stage its first seat must be, where that is not for the lobby to say
+    stage: Natural | None = None  # which stage its first seat must be, the others the next ones; None: whichever
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):

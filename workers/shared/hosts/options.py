@@ -45,7 +45,11 @@ class JoinOptions(Struct, frozen=True, kw_only=True):
     seats: Annotated[AtLeastOne, about(HOST, "Stages on each device")] = 1
     stage: Annotated[
         NotNegative | None,
-        about(HOST, "Which stage this host's first seat must be", default="RANK or SLURM_PROCID, if set, else any"),
+        about(
+            HOST,
+            "Which stage this host's first seat must be; the others follow",
+            default="RANK or SLURM_PROCID, if set, else any",
+        ),
     ] = None
     local_model: Annotated[
         str | None,
