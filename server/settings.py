@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from server.tool_parsers.dialects import DIALECTS, choose_dialect
+from workers.shared.config import write_private
 from workers.shared.errors import ConfigError
 from workers.shared.options.declared import AtLeastOne, NotNegative, Seconds, about
 from workers.shared.options.sources import decode
@@ -171,5 +172,4 @@ def load_settings(path: Path) -> ServerSettings:
 
 def save_settings(settings: ServerSettings, path: Path) -> None:
     """Writes `settings` as JSON, for this user alone: there may be keys in it."""
-    path.touch(mode=0o600)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(settings)))
+    write_private(path, settings)

@@ -84,5 +84,13 @@ def load_config(path: Path) -> EngineConfig:
 
 def save_config(config: EngineConfig, path: Path) -> None:
     """Writes `config` as JSON, for this user alone: there may be a token in it."""
-    path.touch(mode=0o600)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+    write_private(path, config)
+
+
+def write_private(path: Path, content: msgspec.Struct) -> None:
+    """Writes a struct as JSON for this user alone; whoever reads meanwhile sees the old file or the new one."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(content)))
+    fresh.replace(path)
