@@ -5,23 +5,24 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from speculation.calibration import Calibration, save_times, say_expected
+from speculation.calibration import Calibration
 from speculation.channels import Channels
 from speculation.decisions.admission import refusal
 from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim, Credits
 from speculation.decisions.grammar_gate import GrammarGate
 from speculation.decisions.policy import FramePolicy
-from speculation.decisions.schedule import FRAME_KINDS, Schedule, Step
+from speculation.decisions.schedule import FRAME_KINDS, Step
 from speculation.decisions.slots import choose_slot
 from speculation.decisions.waiting import WaitingLine
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.group import StageGroup
 from speculation.info import engine_info
+from speculation.kept_calibrations import forget_measured, save_measured, say_expected
 from speculation.live import LiveTrace
 from speculation.stats import StatsRecorder
-from speculation.stream import Request, Stream
+from speculation.stream import Request, Stream, idle_streams
 from workers.shared.config import EngineConfig
 from workers.shared.errors import OutOfStep
 from workers.shared.live.messages import Passage, Watch
@@ -71,10 +72,7 @@ class Engine:
         self._group = StageGroup(config, channels)
         # Starting anywhere makes a frame that a stage still sends for an earlier rank 0 one that nobody expects.
         numbers = itertools.count(secrets.randbits(_FIRST_NUMBER_BITS))
-        self._streams = [
-            Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers), drafter)
-            for slot, drafter in enumerate(drafters)
-        ]
+        self._streams = idle_streams(config, policy, numbers, drafters)
         self._least_recent = list(range(config.max_num_seqs))  # slots, the one used longest ago first
         self._gate: GrammarGate[Request] = GrammarGate()
         self._queue: WaitingLine[Request] = WaitingLine()
@@ -103,6 +101,8 @@ class Engine:
             self._serve_while(lambda: True)
         finally:
             self._channels.dismiss()
+            if self._controller.contradicted:
+                forget_measured(self._config)
 
     def _serve_while(self, condition: Callable[[], bool]) -> None:
         more = False
@@ -117,19 +117,23 @@ class Engine:
         if controller.calibrated or not Calibration.fits(self._info.max_model_len):
             say_expected(controller)
             return
-        calibration = Calibration(controller.choices, self._config.stages, self._info.vocab_size)
+        calibration = Calibration(controller.choices, self._config.stages, self._info.vocab_size, controller.width)
         self._calibrating = True
-        for request, session in calibration.runs():
-            self._begin(stream, Request(None, request), 0, session)
+        for run in calibration.runs(self._config.prefill_chunk):
+            self._stats = StatsRecorder()
+            run.begins(time.monotonic())
+            self._begin(stream, Request(None, run.request), 0, run)
             self._serve_while(lambda: stream.request is not None)
             if self._stopping:
                 return
-            calibration.text = stream.schedule.tokens
+            run.ended(stream.schedule.tokens, self._stats.draft_seconds)
+            if self._queue:
+                calibration.hurry()
         self._calibrating = False
         self._stats = StatsRecorder()
-        controller.calibrate(calibration.times)
-        if calibration.steady:
-            save_times(self._config, calibration.times)
+        measured = calibration.measured()
+        controller.calibrate(measured)
+        save_measured(self._config, measured)
         say_expected(controller)
         self._start_next()
 
@@ -157,6 +161,8 @@ class Engine:
         if isinstance(message, Sample):
             started, announced = time.perf_counter_ns(), self._channels.announce_ns
             self._on_sample(message)
+            if message.tap is not None:
+                self._drafters[message.sequence].tap(message.tap)
             self._stats.committed(time.perf_counter_ns() - started - (self._channels.announce_ns - announced))
         elif isinstance(message, Compiled):
             self._enqueue(self._gate.compiled(message.number))
@@ -189,16 +195,17 @@ class Engine:
             stream.rank(step, sample.probabilities)
             self._give(stream, step, sample.logprobs)
             stream.follow(step)
-            self._decide(stream, schedule.counts.cycles - cycles, len(step.tokens))
+            self._decide(stream, step, schedule.counts.cycles - cycles)
         if step.finish is not None:
             self._finish(stream)
         elif sample.error is not None:
             self._give_up(stream, sample.error)
 
-    def _decide(self, stream: Stream, cycles: int, tokens: int) -> None:
-        """What drafts from here on, now that `tokens` were verified after `cycles` cycles."""
+    def _decide(self, stream: Stream, step: Step, cycles: int) -> None:
+        """What drafts from here on, now that the tokens of `step` were verified after `cycles` cycles."""
         assert stream.session is not None
-        stream.session.sampled(time.monotonic(), cycles, tokens, alone=len(self._running) == 1)
+        now, tokens, alone = time.monotonic(), len(step.tokens), len(self._running) == 1
+        stream.session.sampled(now, cycles, tokens, rejected=step.rejected, alone=alone)
         self._observe()
 
     def _give(self, stream: Stream, step: Step, logprobs: Sequence[TokenLogprobs] = ()) -> None:
@@ -237,8 +244,8 @@ class Engine:
 
     # --- frames and drafts ---
 
-    def _announce(self, control: Sequence[Open | Rollback] = ()) -> None:
-        """Sends `control`, and every frame that there is a credit for."""
+    def _announce(self, control: Sequence[Open | Rollback] = ()) -> dict[int, Claim]:
+        """Sends `control`, and every frame that there is a credit for; returns what is claimed then."""
         messages: list[ToStage] = list(control)
         claims = self._claims()
         while (slot := self._credits.grant(claims)) is not None:
@@ -249,6 +256,7 @@ class Engine:
             claims[slot] = stream.claim()
         if messages:
             self._channels.announce(messages)
+        return claims
 
     def _claims(self) -> dict[int, Claim]:
         return {stream.slot: stream.claim() for stream in self._running}
@@ -260,9 +268,9 @@ class Engine:
             started = time.perf_counter_ns()
             drafted = self._streams[slot].draft()
             self._stats.drafted(time.perf_counter_ns() - started)
-            self._announce()
+            claims = self._announce()
             if drafted:
-                return True
+                return more or bool(self._credits.drafting(claims))
         return more
 
     # --- from the clients ---
@@ -326,7 +334,7 @@ class Engine:
         self._trace.began(stream)
         self._observe()
         self._announce([opening])
-        stream.recall()
+        stream.inform()
 
     def _abort(self, client: bytes, identifier: str) -> None:
         for stream in self._running:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from server.launcher.measured import measured_options
 from server.launcher.options import PLAN, SERVE, CheckOptions, PlanOptions
 from server.launcher.prepared import read_model, with_prepared_draft_model
 from server.launcher.resolve import ModelSize, is_loopback, local_endpoints, plan_engine, plan_over_network
@@ -78,7 +79,12 @@ def _over_network(options: PlanOptions) -> tuple[ModelSize, EngineConfig]:
         engine = msgspec.structs.replace(engine, stages=stages)
     hosts = options.hosts or ("engine", *(f"stage-{i}" for i in range(stages)))
     token = options.token or ("" if all(map(is_loopback, hosts)) else _earlier_token(options.out) or draw_token())
-    return model, plan_over_network(engine, model, hosts, options.base_port, token)
+    config = plan_over_network(engine, model, hosts, options.base_port, token)
+    if options.measure:
+        engine, told = measured_options(engine, model, config)
+        sys.stderr.write("\n".join(told) + "\n")
+        config = plan_over_network(engine, model, hosts, options.base_port, token)
+    return model, config
 
 
 def _earlier_token(out: str | None) -> str:

@@ -21,7 +21,7 @@ from server.settings import ServerOptions, check_server, save_settings, settings
 from workers.shared.config import EngineConfig, save_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
-from workers.shared.memory import available_host_bytes, check_fits, needs_of, report
+from workers.shared.memory import check_devices, free_bytes, needs_of, report
 from workers.shared.processes.children import Child, Group, spawn, wait_for_any_exit
 from workers.shared.processes.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, configure, tell
 
@@ -115,15 +115,15 @@ class Launcher:
         return self._stages.plan(self._attempts)
 
     def _check_memory(self, config: EngineConfig) -> None:
-        """Tells what will be allocated; raises `ConfigError` where the parts on this host's CPUs do not fit together.
+        """Tells what will be allocated; raises `ConfigError` where the parts on one device do not fit together.
 
-        What is on a GPU is checked by its processes, which can ask it, and so is what is on other hosts.
+        What is on other hosts is checked by its processes.
         """
         needs = needs_of(config)
         for line in report(needs, config):
             _say(line)
-        here = [need for need in needs if need.device == "cpu" and not need.host]
-        check_fits(here, config.max_model_len, available_host_bytes())
+        here = [need for need in needs if not need.host]
+        check_devices(here, config.max_model_len, free_bytes)
 
     def _start_engine(self, config: EngineConfig) -> None:
         path = self._run_folder / f"engine-{self._attempts}.json"

@@ -63,6 +63,10 @@ class PlanOptions(ProcessOptions, frozen=True, kw_only=True):
             default="drawn, unless all hosts are loopback addresses",
         ),
     ] = None
+    measure: Annotated[
+        bool,
+        about(NETWORK, "Balance stages by the time that layers take on this machine's devices, which hosts must have"),
+    ] = False
     out: Annotated[
         str | None,
         about(

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from speculation.decisions.estimates import Choice
-from speculation.drafters.base import PENDING, Answer, Deciding, Drafter, DrafterWrapper, Start
+from speculation.decisions.estimates import Choice, Judgement
+from speculation.drafters.base import PENDING, Answer, Deciding, Draft, Drafter, DrafterWrapper, Start
 from workers.shared.messages import Sampling
 
 
@@ -29,15 +29,19 @@ class SwitchedDrafter(DrafterWrapper):
         session = self._session
         if session is not None:
             for choice, way in self._ways.items():
-                if choice is not session.choice and (right := way.foresaw(tokens, count)) is not None:
-                    session.foreseen(choice, right=right)
+                if choice is not session.choice and (answer := way.hindsight(tokens, count)) is not PENDING:
+                    session.foreseen(choice, _verdict(answer, tokens[count - 1]))
         self._follow()
         self._inner.verified(tokens, count)
 
     def advance(self) -> bool:
-        """The chosen one's work ahead."""
-        way = self._way()
-        return way is not None and way.advance()
+        """The work ahead of the chosen one, and of those for which it costs next to nothing."""
+        chosen = self._way()
+        more = chosen is not None and chosen.advance()
+        for way in self._ways.values():
+            if way.cheap and way is not chosen:
+                more = way.advance() or more
+        return more
 
     def draft(self, tokens: Sequence[int]) -> Answer:
         """The chosen one's answer."""
@@ -56,3 +60,9 @@ class SwitchedDrafter(DrafterWrapper):
         if self._session is not None and not self._session.listening and not self._deaf:
             self._deaf = True
             self._inner.deafen()
+
+
+def _verdict(draft: Draft | None, token: int) -> Judgement:
+    if draft is None:
+        return Judgement.SILENT
+    return Judgement.RIGHT if draft.token == token else Judgement.WRONG

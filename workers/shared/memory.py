@@ -1,22 +1,25 @@
 """What an engine allocates, device by device, known from file headers before anything is loaded."""
 
+import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
+import pynvml
 
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.blocks import BLOCKS, held_bytes, weight_entries
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
-from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, TensorEntry, layer_of, tensor_entries
+from workers.shared.model_files.layers import has_states, kv_bytes_per_position, state_bytes
+from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, TensorEntry, layer_of, tensor_entries
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
+_CUDA = "cuda:"
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -82,7 +85,9 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     vocabulary, hidden = embedding.shape
     if module.head == "target":
         elements += hidden * (vocabulary if module.draft_token_ids is None else len(module.draft_token_ids))
-    kv = kv_bytes_per_position(read_json(Path(config.model) / "config.json"), module.layers, config.max_num_seqs, item)
+    said = read_json(Path(config.model) / "config.json")
+    kv_heads = said.get("num_key_value_heads") or said["num_attention_heads"]
+    kv = 2 * module.layers * config.max_num_seqs * kv_heads * head_dim(said) * item
     return elements * item, kv + config.max_num_seqs * len(module.anchors) * hidden * item
 
 
@@ -95,14 +100,25 @@ def stage_need(config: EngineConfig, stage: int) -> Need:
     return Need(f"stage {stage}", config.device(stage), weights, kv, host_of(config.endpoints.data[stage]))
 
 
+def neighbours(config: EngineConfig, stage: int) -> list[Need]:
+    """What all stages need that share the device of this one."""
+    needs = [stage_need(config, other) for other in range(config.stages)]
+    mine = needs[stage]
+    return [need for need in needs if (need.host, need.device) == (mine.host, mine.device)]
+
+
 def model_bytes(
     folder: Path, layers: range, config: EngineConfig, device: str, *, first: bool, last: bool
 ) -> tuple[int, int]:
-    """Bytes of some layers' weights, with the embedding or norm and head, and of all slots' KV a position."""
+    """Bytes of some layers' weights, with the embedding or norm and head, and of all slots' KV a position.
+
+    What a slot holds however long its sequence is, recurrent states, counts with the weights.
+    """
     entries = weight_entries(folder)
     item = _ITEM_BYTES[config.dtype]
-    held = {name: entry.elements * item for name, entry in entries.items() if layer_of(name) in layers}
-    ends = [EMBEDDING] * first + [FINAL_NORM, HEAD if HEAD in entries else EMBEDDING] * last
+    held = {name: _numbers(name, entry) * item for name, entry in entries.items() if layer_of(name) in layers}
+    norms = [name for name in entries if layer_of(name) is None and name not in (EMBEDDING, HEAD)]
+    ends = [EMBEDDING] * first + [*norms, HEAD if HEAD in entries else EMBEDDING] * last
     held |= {name: entries[name].elements * item for name in ends}
     if device == "cpu":
         held |= {name: _packed_bytes(entries[name]) for name in held if entries[name].dtype in BLOCKS}
@@ -110,20 +126,23 @@ def model_bytes(
             held["rows"] = entries[EMBEDDING].nbytes
             if not (last and HEAD not in entries):
                 del held[EMBEDDING]
-    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), config.max_num_seqs, item)
-    return sum(held.values()), kv
+    said = read_json(folder / "config.json")
+    kv = kv_bytes_per_position(said, layers, config.max_num_seqs, item)
+    states = state_bytes(said, layers, config.tokens_in_flight, item) if has_states(said) else 0
+    return sum(held.values()) + config.max_num_seqs * states, kv
+
+
+def _numbers(name: str, entry: TensorEntry) -> int:
+    """How many a tensor is unpacked to when it is loaded: of experts in MXFP4, two a byte, without their scales."""
+    if name.endswith("_scales"):
+        return 0
+    return 2 * entry.elements if name.endswith("_blocks") else entry.elements
 
 
 def _packed_bytes(entry: TensorEntry) -> int:
     """Of a layer over packed weights on a CPU; only those of x86 multiply them as they are."""
     rows, columns = entry.shape
     return held_bytes(entry.dtype, rows, columns, products=platform.machine() in ("x86_64", "AMD64"))
-
-
-def kv_bytes_per_position(config: Mapping[str, Any], layers: int, sequences: int, itemsize: int) -> int:
-    """Bytes of keys and values a position, for `layers` layers and `sequences` slots, from a config.json."""
-    kv_heads: int = config.get("num_key_value_heads") or config["num_attention_heads"]
-    return 2 * layers * sequences * kv_heads * head_dim(config) * itemsize
 
 
 def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
@@ -144,6 +163,13 @@ def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
         f"need{'s' if len(needs) == 1 else ''} {total / _GIB:.2f} GiB ({weights / _GIB:.2f} GiB of weights) and "
         f"{usable / _GIB:.2f} GiB are free; {mend}"
     )
+
+
+def check_devices(needs: Iterable[Need], max_len: int, free: Callable[[str], int | None]) -> None:
+    """`check_fits` for every device; `free` tells its bytes, or None where only its own processes can ask it."""
+    for (_, device), together in by_device(needs).items():
+        if (available := free(device)) is not None:
+            check_fits(together, max_len, available)
 
 
 def report(needs: Iterable[Need], config: EngineConfig) -> list[str]:
@@ -173,6 +199,46 @@ def host_of(address: str) -> str:
 def available_host_bytes() -> int:
     """Memory this host can still hand out, page cache included."""
     return int(psutil.virtual_memory().available)
+
+
+def host_bytes() -> int:
+    """All memory of this host."""
+    return int(psutil.virtual_memory().total)
+
+
+def free_bytes(device: str) -> int | None:
+    """Memory that is free on `device` of this host; None where nobody tells."""
+    return available_host_bytes() if device == "cpu" else free_gpu_bytes(device)
+
+
+def driver_names(gpus: Sequence[int], visible: str | None) -> list[str]:
+    """An index, or a UUID, for each of `gpus`: what `visible` lists at that place.
+
+    `visible` is the value of CUDA_VISIBLE_DEVICES, by which CUDA's indices differ from the driver's.
+    """
+    if not visible:
+        return [str(gpu) for gpu in gpus]
+    listed = [name.strip() for name in visible.split(",")]
+    return [listed[gpu] for gpu in gpus if gpu < len(listed)]
+
+
+def driver_handle(name: str) -> object:
+    """The driver's handle of what `driver_names` has named."""
+    if name.isdecimal():
+        handle: object = pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    else:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(name)
+    return handle
+
+
+def free_gpu_bytes(device: str) -> int | None:
+    """Memory that is free on a device such as `cuda:1`; None where the driver does not tell."""
+    try:
+        pynvml.nvmlInit()
+        names = driver_names([int(device.removeprefix(_CUDA))], os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return int(pynvml.nvmlDeviceGetMemoryInfo(driver_handle(names[0])).free) if names else None
+    except pynvml.NVMLError:
+        return None
 
 
 def _shown(count: int) -> str:
