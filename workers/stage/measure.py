@@ -5,7 +5,6 @@ they would not fit into there.
 """
 
 import argparse
-import itertools
 import statistics
 import sys
 import time
@@ -22,7 +21,7 @@ from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.memory import model_bytes, module_bytes
 
-_CONTEXT = 128  # positions before the token: some, but weights are what counts
+_POSITION = 128  # of the token: some context, but weights are what counts
 _WARM_UP, _ROUNDS = 3, 15
 
 
@@ -38,10 +37,7 @@ def measure(config: EngineConfig, device: str) -> DeviceTimes:
     stage.forward(0, 0, [0] * _POSITION, before)  # what a token behind it begins with, where layers keep states
     ends.forward(0, 0, [0] * _POSITION, None)
     hidden = before[:1]
-    # Layers with a state want every position before; keys and values would do without.
-    stage.forward(0, 0, [0] * _CONTEXT, torch.randn(_CONTEXT, stage.hidden_size).to(stage.device, stage.dtype))
-    positions = itertools.count(_CONTEXT)
-    layer_ms = _median_ms(lambda: stage.forward(0, next(positions), [0], hidden), stage.device) / count
+    layer_ms = _median_ms(lambda: stage.forward(0, _POSITION, [0], hidden), stage.device) / count
     draft_ms = 0.0
     if config.drafter.module is not None:
         weights, _ = model_bytes(Path(config.model), range(count), config, device, first=False, last=False)
@@ -50,7 +46,7 @@ def measure(config: EngineConfig, device: str) -> DeviceTimes:
     return DeviceTimes(
         layer_ms,
         head_ms=_median_ms(lambda: ends.logits(hidden), ends.device),
-        embed_ms=_median_ms(lambda: ends.forward(0, 0, [0], None), ends.device),
+        embed_ms=_median_ms(lambda: ends.forward(0, _POSITION, [0], None), ends.device),
         draft_ms=draft_ms,
     )
 
@@ -63,7 +59,7 @@ def _load(config: EngineConfig, layers: range, device: str, *, ends: bool = Fals
         last=ends,
         dtype=getattr(torch, config.dtype),
         device=torch.device(device),
-        max_len=2 * _CONTEXT,
+        max_len=min(config.max_model_len, 2 * _POSITION),
         sequences=1,
     )
 
