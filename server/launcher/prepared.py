@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from server.launcher.resolve import ModelSize, local_endpoints, plan_engine
 from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import PARENT_VARIABLE
+from workers.shared.memory import held_bytes
 from workers.shared.model_files.facts import read_facts
 from workers.shared.model_files.shipped_modules import shipped_module
 from workers.shared.model_files.tensor_sizes import layer_bytes
-from workers.shared.options.engine import DEFAULT_STAGES, EngineOptions
+from workers.shared.options.engine import DEFAULT_STAGES, EngineOptions, rounding_of
 
 _TOLD = 2  # exit code of a program that has said in one line what is wrong
 
@@ -40,10 +41,13 @@ def with_prepared_draft_model(options: EngineOptions) -> EngineOptions:
     return replace(options, drafter=replace(options.drafter, model=str(prepare_model(options.drafter.model))))
 
 
-def read_model(model: str) -> ModelSize:
+def read_model(model: str, options: EngineOptions) -> ModelSize:
     """Prepares `model`, and reads what the launcher needs to know of it."""
     folder = prepare_model(model)
-    layers, head = layer_bytes(folder)
+    kind = options.device[0].partition(":")[0]
+    # What weights take in memory is what a token waits for, and only packed ones differ from each other by kind.
+    sizes = held_bytes(folder, kind, 4 if kind == "cpu" else 2, rounding_of(options))
+    layers, head = layer_bytes(folder, sizes)
     name = display_name(model)
     return ModelSize(name, folder, layers, head, read_facts(folder).max_position_embeddings, shipped_module(name))
 

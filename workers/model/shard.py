@@ -14,6 +14,7 @@ from workers.model.rotary import RotaryTables
 from workers.shared.errors import ConfigError, OutOfStep
 from workers.shared.memory import Need, available_host_bytes, check_fits, kv_bytes_per_position
 from workers.shared.model_files.facts import head_dim
+from workers.shared.packed.rounding import Rounding
 
 
 class Shard:
@@ -64,9 +65,12 @@ class Shard:
         device: torch.device,
         max_len: int,
         sequences: int,
+        rounding: Rounding | None = None,
         progress: Progress | None = None,
     ) -> "Shard":
         """Reads the layers with global indices `layers` from a prepared model folder and allocates their KV slice.
+
+        With `rounding`, linear layers of a CPU hold weights of fewer bits than the checkpoint.
 
         `progress(loaded, total)` is called after each tensor. Raises `ConfigError` where the model is not supported,
         the checkpoint is incomplete, or weights and `sequences` slots of `max_len` positions do not fit into memory.
@@ -75,7 +79,7 @@ class Shard:
         longest: int = config.max_position_embeddings
         if not 1 <= max_len <= longest:
             raise ConfigError(f"--max-model-len {max_len}: this model has from 1 to {longest} positions")
-        target = Target(path, config, layers, first=first, last=last)
+        target = Target(path, config, layers, first=first, last=last, rounding=rounding)
         need = Need(
             f"stage with {len(layers)} layers",
             str(device),

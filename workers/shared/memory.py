@@ -10,10 +10,11 @@ import psutil
 
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.blocks import BLOCKS, held_bytes, weight_entries
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
-from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, TensorEntry, layer_of, tensor_entries
+from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, layer_of, tensor_entries
+from workers.shared.packed.inventory import read_inventory
+from workers.shared.packed.rounding import Rounding
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
@@ -66,7 +67,7 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     A slot keeps the module's keys and values and the hidden states that were tapped. Of the authors' files, which say
     what they hold only when they are read, the weights alone count. Raises `ConfigError` where there is no module.
     """
-    target, drafter = weight_entries(Path(config.model)), config.drafter
+    target, drafter = read_inventory(Path(config.model)).entries, config.drafter
     item = 4 if drafter.device == "cpu" else _ITEM_BYTES[config.dtype]  # float32, or bfloat16 and eight-bit copies
     embedding = target[EMBEDDING]
     if not path.exists():
@@ -90,34 +91,54 @@ def stage_need(config: EngineConfig, stage: int) -> Need:
     """What one stage needs."""
     last = stage == config.stages - 1
     weights, kv = model_bytes(
-        Path(config.model), config.layers(stage), config, config.device(stage), first=stage == 0, last=last
+        Path(config.model),
+        config.layers(stage),
+        config,
+        config.device(stage),
+        first=stage == 0,
+        last=last,
+        rounding=config.rounding,
     )
     return Need(f"stage {stage}", config.device(stage), weights, kv, host_of(config.endpoints.data[stage]))
 
 
 def model_bytes(
-    folder: Path, layers: range, config: EngineConfig, device: str, *, first: bool, last: bool
+    folder: Path,
+    layers: range,
+    config: EngineConfig,
+    device: str,
+    *,
+    first: bool,
+    last: bool,
+    rounding: Rounding | None = None,
 ) -> tuple[int, int]:
     """Bytes of some layers' weights, with the embedding or norm and head, and of all slots' KV a position."""
-    entries = weight_entries(folder)
+    sizes = held_bytes(folder, device, _ITEM_BYTES[config.dtype], rounding)
+    held = {name: size for name, size in sizes.items() if layer_of(name) in layers}
+    if last:
+        held |= {name: sizes[name] for name in (FINAL_NORM, HEAD if HEAD in sizes else EMBEDDING)}
+    weights = read_inventory(folder, rounding)
+    if first and (rows := weights.packed.get(EMBEDDING)) and device == "cpu":
+        held["rows to look up"] = rows.nbytes  # beside a head that may share them
+    elif first:
+        held[EMBEDDING] = sizes[EMBEDDING]
     item = _ITEM_BYTES[config.dtype]
-    held = {name: entry.elements * item for name, entry in entries.items() if layer_of(name) in layers}
-    ends = [EMBEDDING] * first + [FINAL_NORM, HEAD if HEAD in entries else EMBEDDING] * last
-    held |= {name: entries[name].elements * item for name in ends}
-    if device == "cpu":
-        held |= {name: _packed_bytes(entries[name]) for name in held if entries[name].dtype in BLOCKS}
-        if first and entries[EMBEDDING].dtype in BLOCKS:  # packed rows to look up, beside a head that may share them
-            held["rows"] = entries[EMBEDDING].nbytes
-            if not (last and HEAD not in entries):
-                del held[EMBEDDING]
     kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), config.max_num_seqs, item)
     return sum(held.values()), kv
 
 
-def _packed_bytes(entry: TensorEntry) -> int:
-    """Of a layer over packed weights on a CPU; only those of x86 multiply them as they are."""
-    rows, columns = entry.shape
-    return held_bytes(entry.dtype, rows, columns, products=platform.machine() in ("x86_64", "AMD64"))
+def held_bytes(folder: Path, device: str, item: int, rounding: Rounding | None) -> dict[str, int]:
+    """What each weight of a model folder takes in memory where it is multiplied with, at `item` bytes a number that
+    is not packed.
+
+    On CPUs packed weights stay so, and those of x86 multiply them as they are; on other devices they are unpacked.
+    """
+    weights = read_inventory(folder, rounding)
+    sizes = {name: entry.elements * item for name, entry in weights.entries.items()}
+    if device == "cpu":
+        products = platform.machine() in ("x86_64", "AMD64")
+        sizes |= {name: weight.held_bytes(products=products) for name, weight in weights.packed.items()}
+    return sizes
 
 
 def kv_bytes_per_position(config: Mapping[str, Any], layers: int, sequences: int, itemsize: int) -> int:

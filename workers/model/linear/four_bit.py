@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from workers.model.linear.groups import Groups
-from workers.shared.model_files.blocks import GROUP, ROW_MULTIPLE, planes_of
+from workers.shared.packed.weight import ROW_MULTIPLE, PackedWeight, planes_of
 
 ROWS_TOGETHER = 64  # the product's weights are laid out in units of so many rows, or of a divisor of it
 
@@ -18,28 +18,33 @@ class FourBitLinear(nn.Module):
     many rows there are.
     """
 
-    def __init__(self, rows: int, columns: int, bits: int, bias: Tensor | None) -> None:
-        """Has no weights before `fill`; `columns` must be a multiple of 32."""
+    def __init__(self, weight: PackedWeight, bias: Tensor | None, order: Tensor | None) -> None:
+        """Has no weights before `fill`, which takes columns in `order` [columns], where there is one."""
         super().__init__()
+        rows, columns = weight.shape
         self._rows = rows
-        self._bits = bits
+        self._bits = weight.bits
+        self._group = weight.product_group
+        self._order = order
         padded = rows + -rows % ROW_MULTIPLE
-        planes = planes_of(bits)
+        planes = planes_of(weight.bits)
         self._packed = [torch.zeros(padded, columns // 2, dtype=torch.uint8) for _ in range(planes)]
         # Of the padding rows the scale is 0, so what their weights are does not matter.
-        self._scales = [torch.zeros(columns // GROUP, padded, 2, dtype=torch.bfloat16) for _ in range(planes)]
+        self._scales = [torch.zeros(columns // self._group, padded, 2, dtype=torch.bfloat16) for _ in range(planes)]
         self._bias = bias
 
     @property
     def nbytes(self) -> int:
         """Bytes of packed weights, scales and offsets."""
-        return sum(tensor.nbytes for tensor in (*self._packed, *self._scales))
+        return sum(tensor.nbytes for tensor in (*self._packed, *self._scales)) + (
+            0 if self._order is None else self._order.nbytes
+        )
 
     def fill(self, chunks: Iterable[Groups]) -> "FourBitLinear":
         """Takes the rows from the first on; every chunk but the last has a multiple of `ROWS_TOGETHER` rows."""
         start = 0
         for chunk in chunks:
-            for plane, groups in enumerate(_planes(chunk, self._bits)):
+            for plane, groups in enumerate(_planes(chunk.regrouped(self._group), self._bits)):
                 self._put(plane, start, groups)
             start += len(chunk.values)
         return self
@@ -57,9 +62,11 @@ class FourBitLinear(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """[..., columns] to [..., rows of the weights], in the dtype of `rows`."""
         flat = rows.reshape(-1, rows.shape[-1]).to(torch.bfloat16)
+        if self._order is not None:
+            flat = flat[:, self._order]
         output: Tensor | None = None
         for packed, scales in zip(self._packed, self._scales, strict=True):
-            product = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, packed, GROUP, scales).to(torch.float32)
+            product = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, packed, self._group, scales).to(torch.float32)
             output = product if output is None else output + product
         assert output is not None
         output = output[:, : self._rows]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workers.shared.errors import ConfigError
+from workers.shared.packed.schemes import finder
 
 _COMMON = frozenset({
     "head_dim",
@@ -188,8 +189,7 @@ def check_supported(config: Mapping[str, Any]) -> None:
     if kind not in SUPPORTED:
         reason = _ENCODER_DECODER if config.get("is_encoder_decoder") else REFUSED.get(kind, "it is not tested yet")
         raise ConfigError(f"model_type {kind!r} is not supported: {reason}. Supported are {supported}")
-    if config.get("quantization_config"):
-        raise ConfigError("config.json: quantization_config: quantised checkpoints are not supported; use the original")
+    finder(config)
     if config.get("use_bidirectional_attention"):
         raise ConfigError("config.json: use_bidirectional_attention: a token would need the ones that follow it")
     for name, value in config.items():

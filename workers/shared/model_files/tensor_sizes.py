@@ -3,6 +3,7 @@
 import math
 import re
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -102,21 +103,22 @@ def layer_of(name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def layer_bytes(folder: Path) -> tuple[list[int], int]:
+def layer_bytes(folder: Path, sizes: Mapping[str, int] | None = None) -> tuple[list[int], int]:
     """Bytes of each decoder layer, and of final norm and LM head together, as `balance` wants them.
 
-    A model without `lm_head.weight` has its head tied to the embedding. The embedding itself does not count: a token
-    reads one row of it. Raises `ConfigError` where the tensors do not have the names of a decoder-only model.
+    `sizes` are those of each weight in memory; by default those in the file count. A model without `lm_head.weight`
+    has its head tied to the embedding. The embedding itself does not count: a token reads one row of it. Raises
+    `ConfigError` where the tensors do not have the names of a decoder-only model.
     """
-    entries = tensor_entries(folder)
-    sizes: dict[int, int] = {}
-    for name, entry in entries.items():
+    if sizes is None:
+        sizes = {name: entry.nbytes for name, entry in tensor_entries(folder).items()}
+    layers: dict[int, int] = {}
+    for name, size in sizes.items():
         if (layer := layer_of(name)) is not None:
-            sizes[layer] = sizes.get(layer, 0) + entry.nbytes
-    if not sizes or set(sizes) != set(range(len(sizes))):
+            layers[layer] = layers.get(layer, 0) + size
+    if not layers or set(layers) != set(range(len(layers))):
         raise ConfigError(f"{folder}: no consecutive model.layers.N tensors; this is not a decoder-only checkpoint")
-    head = entries.get(HEAD) or entries.get(EMBEDDING)
-    if head is None:
+    head = HEAD if HEAD in sizes else EMBEDDING
+    if head not in sizes:
         raise ConfigError(f"{folder}: neither {HEAD} nor {EMBEDDING} is in the checkpoint")
-    norm = entries.get(FINAL_NORM)
-    return [sizes[layer] for layer in range(len(sizes))], head.nbytes + (norm.nbytes if norm else 0)
+    return [layers[layer] for layer in range(len(layers))], sizes[head] + sizes.get(FINAL_NORM, 0)
