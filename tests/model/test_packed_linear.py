@@ -9,6 +9,7 @@ from workers.model.linear.choose import packed_linear
 from workers.model.linear.four_bit import FourBitLinear
 from workers.model.linear.groups import decode
 from workers.model.linear.whole import PackedEmbedding, UnpackingLinear
+from workers.model.linear.wide import WIDE_FOUR_BIT, has_wide_products
 from workers.shared.model_files.blocks import BITS, BLOCKS, GROUP, packed_shape
 from workers.shared.packed.weight import PackedWeight
 
@@ -71,6 +72,19 @@ def test_a_row_has_the_same_bits_whatever_is_beside_it(kind: str) -> None:
     rows = torch.randn(9, COLUMNS)
     together = layer(rows)
     assert all(torch.equal(layer(rows[i : i + 1])[0], together[i]) for i in range(9))
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q5_K", "Q8_0"])
+def test_many_rows_are_multiplied_otherwise(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And as well: pieces of two units, and what is left of the rows."""
+    if not has_wide_products():
+        pytest.skip("this processor has no product of bfloat16")
+    monkeypatch.setattr("workers.model.linear.four_bit.PIECE", 128 * COLUMNS)
+    packed, rows = random_blocks(kind, rows=333), torch.randn(WIDE_FOUR_BIT + 1, COLUMNS)
+    layer, expected = layer_of(kind, packed), rows @ unpacked(kind, packed).T
+    found = layer(rows)
+    assert not torch.equal(found[:WIDE_FOUR_BIT], layer(rows[:WIDE_FOUR_BIT]))
+    assert (found - expected).norm() < 0.006 * expected.norm()
 
 
 def test_without_products_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

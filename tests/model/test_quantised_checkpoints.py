@@ -1,6 +1,8 @@
 """Checkpoints that come quantised, and rounding on load, against the same weights unpacked."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from tests.model.pipeline import CPU, Pipeline
 from tests.model.quantised import LAYOUTS, write_quantised
 from workers.model.checkpoint import Checkpoint
 from workers.model.linear.choose import packed_linear
+from workers.model.linear.wide import WIDE_FOUR_BIT
 from workers.model.loader import Target, load_config
 from workers.model.reference import load_reference
 from workers.prepare.prepare import check_folder
@@ -24,6 +27,7 @@ from workers.prepare.tiny_model import write_tiny_model
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.memory import model_bytes
+from workers.shared.model_files.expected import expected_tensors
 from workers.shared.model_files.json_file import read_json
 from workers.shared.packed.rounding import Rounding
 from workers.shared.packed.weight import Form
@@ -80,6 +84,9 @@ def test_products_differ_by_rounding_only(quantised: tuple[Path, dict[str, Tenso
         expected = rows @ dense[name].T
         assert (together - expected).norm() < 0.006 * expected.norm(), name
         assert all(torch.equal(layer(rows[i : i + 1])[0], together[i]) for i in range(9)), name
+        many = torch.randn(WIDE_FOUR_BIT + 1, weight.shape[1])
+        expected = many @ dense[name].T
+        assert (layer(many) - expected).norm() < 0.006 * expected.norm(), name
 
 
 @torch.inference_mode()
@@ -182,3 +189,50 @@ def test_modules_that_are_not_quantised_are_served(source: Path, tmp_path: Path)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     assert len(Checkpoint(check_folder(folder)).packed) == 2 * 7 - 1
     assert Pipeline(folder, (1, 1)).frame(0, PROMPT).isfinite().all()
+
+
+_LOADING = """
+import sys
+from pathlib import Path
+
+import torch
+
+from workers.model.loader import Target, load_config
+from workers.shared.packed.rounding import Rounding
+
+
+def anonymous():
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) << 10
+
+
+folder, name = Path(sys.argv[1]), sys.argv[2]
+rounding = Rounding(name, 64) if name != "none" else None
+target = Target(folder, load_config(folder), range(4), first=True, last=True, rounding=rounding)
+before, seen = anonymous(), []
+target.load(torch.float32, torch.device("cpu"), lambda done, total: seen.append(anonymous()))
+print(target.weight_bytes(torch.float32, torch.device("cpu")), max(seen) - before)
+"""
+
+
+def _load_apart(folder: Path, name: str) -> tuple[int, int]:
+    """Bytes of weights as they are said to be, and the most that a process grew by while it loaded them."""
+    command = [sys.executable, "-c", _LOADING, str(folder), name]
+    said, grown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+    return int(said), int(grown)
+
+
+def test_no_process_ever_holds_its_weights_unpacked(source: Path, tmp_path: Path) -> None:
+    hidden, inner, matrices = 512, 4096, {}
+    sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": 4, "head_dim": 128}
+    config = read_json(source / "config.json") | sizes | {"attention_bias": False}
+    (tmp_path / "config.json").write_bytes(msgspec.json.encode(config))
+    for name, shape in expected_tensors(config).items():
+        matrices[name] = torch.randn(shape, dtype=torch.bfloat16)
+    save_file(matrices, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    unpacked, _ = _load_apart(tmp_path, "none")
+    one = 4 * hidden * inner * 4  # a matrix in float32, and what is made of it on the way
+    for name, share in (("int8", 0.3), ("int4", 0.2)):
+        said, grown = _load_apart(tmp_path, name)
+        assert said < share * unpacked
+        assert grown < said + one < 0.6 * unpacked

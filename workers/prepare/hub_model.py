@@ -3,7 +3,13 @@
 from pathlib import Path
 
 from huggingface_hub import hf_hub_download, snapshot_download
-from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RevisionNotFoundError,
+)
 
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
@@ -14,15 +20,17 @@ _WANTED = ["*.json", "*.safetensors", "*.jinja"]
 _UNWANTED = ["*/*.json", "*/*.safetensors", "consolidated*"]
 
 
-def fetch(name: str) -> Path:
-    """The local snapshot of ORG/NAME in the hub's own cache, completed where needed.
+def fetch(name: str, revision: str | None = None) -> Path:
+    """The local snapshot of ORG/NAME in the hub's own cache, completed where needed; of its main branch by default.
 
     HF_HUB_OFFLINE=1 uses what is there. Raises `ConfigError`, before any weights are fetched where the architecture
     is not supported.
     """
     try:
-        check_supported(read_json(Path(hf_hub_download(name, "config.json"))))
-        folder = Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+        check_supported(read_json(Path(hf_hub_download(name, "config.json", revision=revision))))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+    except RevisionNotFoundError as error:
+        raise ConfigError(f"--revision {revision}: {name} has no such branch, tag or commit on the hub") from error
     except GatedRepoError as error:
         raise ConfigError(f"{name}: accept its licence on the hub, then set HF_TOKEN") from error
     except HfHubHTTPError as error:

@@ -21,8 +21,14 @@ _TINY_VERSION = "tiny-1"  # part of the cache entry's name: raise it when the ti
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def prepare(model: str) -> Path:
-    """The folder (config.json, *.safetensors, tokenizer.json) that serves `model`; raises `ConfigError`."""
+def prepare(model: str, revision: str | None = None) -> Path:
+    """The folder (config.json, *.safetensors, tokenizer.json) that serves `model`; raises `ConfigError`.
+
+    `revision` is a branch, tag or commit of a model on the hub; other models have none.
+    """
+    on_hub = _HUB_NAME.fullmatch(model) and not Path(model).expanduser().exists()
+    if revision is not None and not on_hub:
+        raise ConfigError(f"--revision {revision}: only models on the hub, ORG/NAME, have revisions, not {model}")
     if model == TINY:
         from workers.prepare.tiny_model import write_tiny_model
 
@@ -40,10 +46,10 @@ def prepare(model: str) -> Path:
         return check_folder(convert_gguf(path.absolute()))
     if path.exists():
         raise ConfigError(f"{model}: neither a model folder nor a .gguf file")
-    if _HUB_NAME.fullmatch(model):
+    if on_hub:
         from workers.prepare.hub_model import fetch
 
-        return check_folder(fetch(model))
+        return check_folder(fetch(model, revision))
     raise ConfigError(
         f"{model}: no such folder or file; give {DEFAULT}, {TINY}, ORG/NAME, a safetensors folder or a .gguf file"
     )
