@@ -11,8 +11,10 @@ QuantizationName = Literal["int8", "int4"]
 GroupSize = Literal[32, 64, 128]
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
-# Projections of decoder layers, whatever the family calls them. Not routers of experts, and no norms or convolutions.
-_PROJECTION = re.compile(r"model\.layers\.\d+\.(?!.*\.experts?\.)\S+(_proj|\.fc\d|\.dense)\.weight")
+# Projections of attention and of the layers behind it. Not experts and their routers, and nothing with a state.
+_PROJECTION = re.compile(
+    r"model\.layers\.\d+\.(self_attn|mlp(\.shared_expert)?)\.([qkvo]|qkv|gate|up|down|gate_up)_proj\.weight"
+)
 
 
 class Rounding(NamedTuple):
