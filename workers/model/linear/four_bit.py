@@ -1,6 +1,6 @@
 """A linear layer over torch's product with four-bit weights, on CPUs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -74,45 +74,52 @@ class FourBitLinear(nn.Module):
 
     def _narrow(self, flat: Tensor) -> Tensor:
         """bfloat16 [T, columns] to float32 [T, rows]."""
+        return self._sum(flat, self._packed, self._scales)
+
+    def _sum(self, flat: Tensor, planes: Sequence[Tensor], scales: Sequence[Tensor]) -> Tensor:
         output: Tensor | None = None
-        for packed, scales in zip(self._packed, self._scales, strict=True):
-            product = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, packed, self._group, scales).to(torch.float32)
+        for packed, scale in zip(planes, scales, strict=True):
+            product = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, packed, self._group, scale).to(torch.float32)
             output = product if output is None else output + product
         assert output is not None
         return output
 
     def _wide(self, flat: Tensor) -> Tensor:
-        """The same for many rows."""
-        columns = flat.shape[1]
+        """bfloat16 [T, columns] to float32 [T, rows], for many rows."""
+        length, columns = flat.shape
+        padded = len(self._packed[0])
+        whole = padded - padded % ROWS_TOGETHER
         step = max(PIECE // columns // ROWS_TOGETHER, 1) * ROWS_TOGETHER
-        pieces = [flat @ self._unpacked(start, start + step) for start in range(0, len(self._packed[0]), step)]
-        return torch.cat(pieces, dim=1).float()
+        pieces = [flat @ self._unpacked(start, min(start + step, whole)) for start in range(0, whole, step)]
+        # Offsets, which the upper plane has, are the same for all columns of a group.
+        sums = flat.view(length, -1, self._group).sum(-1, dtype=torch.float32)
+        product = torch.cat(pieces, dim=1).float() + sums @ self._scales[0][:, :whole, 1].float()
+        if whole == padded:
+            return product
+        left = [packed[whole:] for packed in self._packed], [scale[:, whole:].contiguous() for scale in self._scales]
+        return torch.cat((product, self._sum(flat, *left)), dim=1)
 
     def _unpacked(self, start: int, stop: int) -> Tensor:
-        """Rows start..stop-1 of the weights, transposed: bfloat16 [columns, rows]."""
-        values = [_values(packed[start:stop]) for packed in self._packed]
-        whole = values[0] if len(values) == 1 else (values[0] << 4) | values[1]
-        middle = 8 if len(values) == 1 else 128
-        # With two planes, the lower one has the scale of the whole, and the upper one the offset.
-        scales, offsets = self._scales[-1][:, None, start:stop, 0], self._scales[0][:, None, start:stop, 1]
-        weights: Tensor = whole.to(torch.bfloat16).sub_(middle).unflatten(0, (-1, self._group))
-        return weights.mul_(scales).add_(offsets).flatten(0, 1)
+        """Rows start..stop-1 of the weights, transposed and without offsets: bfloat16 [columns, rows].
 
-
-def _values(packed: Tensor) -> Tensor:
-    """uint8 [columns, rows] of the product's layout on CPUs with AVX512.
-
-    Units of 64 rows have, for each column, the first 32 of them in the low halves of 32 bytes; what is left of the
-    rows has pairs of neighbours.
-    """
-    rows, columns = len(packed), 2 * packed.shape[1]
-    whole = rows - rows % ROWS_TOGETHER
-    units = packed[:whole].view(-1, columns, ROWS_TOGETHER // 2)
-    values = torch.cat((units & 15, units >> 4), dim=-1).transpose(0, 1).reshape(columns, whole)
-    if whole == rows:
-        return values
-    pairs = packed[whole:].reshape(columns, -1)
-    return torch.cat((values, torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(1)), dim=1)
+        On CPUs with AVX512 the product's weights lie in units of 64 rows; a unit has, for each column, the first 32
+        rows in the low halves of 32 bytes. Two planes are put together first; the lower one has the scale of the whole.
+        """
+        half = ROWS_TOGETHER // 2
+        units = [packed[start:stop].view(-1, len(self._scales[0]), self._group, half) for packed in self._packed]
+        count, groups, group, _ = units[0].shape
+        scales = self._scales[-1][:, start:stop, 0].reshape(groups, 1, count, ROWS_TOGETHER)
+        weights = torch.empty(groups, group, count, ROWS_TOGETHER, dtype=torch.bfloat16)
+        for place, values in (
+            (slice(half), [unit & 15 for unit in units]),
+            (slice(half, None), [unit >> 4 for unit in units]),
+        ):
+            if len(values) == 1:
+                centred = values[0].view(torch.int8) - 8
+            else:
+                centred = ((values[0] << 4 | values[1]) ^ 128).view(torch.int8)
+            torch.mul(centred.permute(1, 2, 0, 3), scales[..., place], out=weights[..., place])
+        return weights.view(groups * group, -1)
 
 
 def _planes(groups: Groups, bits: int) -> list[Groups]:
