@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 from compressed_tensors.compressors import BaseCompressor
-from compressed_tensors.compressors.mxfp4.base import MXFP4PackedCompressor
 from compressed_tensors.compressors.naive_quantized.base import NaiveQuantizationCompressor
-from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import load_file, save_file
@@ -30,13 +28,10 @@ def compressed(
     compressor: type[BaseCompressor], weight: Tensor, scale: Tensor, zero: Tensor | None = None, **said: Any
 ) -> tuple[Stored, dict[str, Any]]:
     """As compressed-tensors writes it, and unpacks it, with what it writes into config.json."""
-    divisor = said.pop("divisor", None)
     scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**said, symmetric=zero is None))
     state = {"weight": weight, "weight_scale": scale}
     if zero is not None:
         state["weight_zero_point"] = zero
-    if divisor is not None:
-        state["weight_global_scale"] = divisor
     packed = {name: tensor.detach() for name, tensor in compressor.compress(state, scheme).items()}
     dense = compressor.decompress(dict(packed), scheme)["weight"].float()
     config = {
@@ -80,17 +75,28 @@ def _fp8(weight: Tensor) -> Written:
     return compressed(NaiveQuantizationCompressor, weight, scale, **how)
 
 
+def _fp4_codes(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Bytes [rows, columns / 2] of two random codes each, the first in the lower half, and their values."""
+    codes = torch.randint(0, 16, weight.shape, dtype=torch.uint8)
+    values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])[(codes & 7).long()]
+    return codes[:, ::2] | (codes[:, 1::2] << 4), torch.where(codes < 8, values, -values)
+
+
 def _nvfp4(weight: Tensor) -> Written:
-    divisor = torch.tensor([2688.0]) / weight.abs().amax()
-    scale = (weight.unflatten(1, (-1, 16)).abs().amax(-1) / 6 * divisor).to(torch.float8_e4m3fn).float()
-    how = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
-    return compressed(NVFP4PackedCompressor, weight, scale, divisor=divisor, **how)
+    packed, values = _fp4_codes(weight)
+    scales = (torch.rand(len(weight), weight.shape[1] // 16) * 100 + 100).to(torch.float8_e4m3fn)
+    divisor = torch.tensor([4000.0])
+    tensors = {"weight_packed": packed, "weight_scale": scales, "weight_global_scale": divisor}
+    dense = values * (scales.float() / divisor).repeat_interleave(16, 1)
+    return Stored(tensors, dense), {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}
 
 
 def _mxfp4(weight: Tensor) -> Written:
-    scale = torch.exp2((weight.unflatten(1, (-1, 32)).abs().amax(-1) / 6).log2().ceil())
-    how = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
-    return compressed(MXFP4PackedCompressor, weight, scale, **how)
+    packed, values = _fp4_codes(weight)
+    exponents = torch.randint(121, 124, (len(weight), weight.shape[1] // 32), dtype=torch.uint8)
+    dense = values * torch.exp2(exponents.float() - 127).repeat_interleave(32, 1)
+    tensors = {"weight_packed": packed, "weight_scale": exponents}
+    return Stored(tensors, dense), {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}
 
 
 def _fp8_blocks(weight: Tensor) -> Written:
@@ -114,7 +120,8 @@ def _words(values: Tensor, bits: int) -> Tensor:
 def _grouped(weight: Tensor, bits: int, group: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Values [rows, columns], scales and zeros [rows, groups], and what they mean; `group` of each column."""
     rows, groups = len(weight), int(group.max()) + 1
-    scales, zeros = torch.rand(rows, groups).half() * 0.02 + 0.01, torch.randint(1, 1 << bits, (rows, groups))
+    scales, zeros = torch.rand(rows, groups) * 0.02 + 0.01, torch.randint(1, 1 << bits, (rows, groups))
+    scales = (scales * 16 / (1 << bits)).half()
     values = torch.randint(0, 1 << bits, weight.shape)
     return values, scales, zeros, (values - zeros[:, group]) * scales.float()[:, group]
 
