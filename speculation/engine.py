@@ -4,6 +4,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from speculation.calibration import Calibration
 from speculation.channels import Channels
@@ -49,6 +50,8 @@ from workers.shared.messages import (
     Tokens,
     ToStage,
 )
+from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.layers import SNAPSHOTS, has_states
 
 _FIRST_NUMBER_BITS = 62
 
@@ -72,8 +75,9 @@ class Engine:
         self._group = StageGroup(config, channels)
         # Starting anywhere makes a frame that a stage still sends for an earlier rank 0 one that nobody expects.
         numbers = itertools.count(secrets.randbits(_FIRST_NUMBER_BITS))
+        snapshots = SNAPSHOTS if has_states(read_json(Path(config.model) / "config.json")) else None
         self._streams = [
-            Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers), drafter)
+            Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, snapshots), drafter)
             for slot, drafter in enumerate(drafters)
         ]
         self._least_recent = list(range(config.max_num_seqs))  # slots, the one used longest ago first

@@ -26,7 +26,7 @@ class Checkpoint:
         """
         self.folder = folder
         self._weights = read_inventory(folder, rounding)
-        self.entries, self.packed = self._weights
+        self.entries, self.packed = self._weights.entries, self._weights.packed
         self._files = tensor_files(folder)
 
     def load(self, names: Iterable[str], dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Tensor]]:
@@ -40,7 +40,10 @@ class Checkpoint:
         for path, wanted in by_file.items():
             with _opened(path, device) as file:
                 for name in wanted:
-                    stored = self._unpacked(name).to(device) if name in self.packed else file.get_tensor(name)
+                    if name in self.packed:
+                        stored = self._unpacked(name).to(device)
+                    else:
+                        stored = file.get_tensor(self.entries[name].stored_as)
                     # On the CPU it is a view of the mapped file; a copy lets go of the file and of its alignment.
                     tensor = stored.to(dtype, copy=device.type == "cpu")
                     if not tensor.isfinite().all():
@@ -63,7 +66,7 @@ class Checkpoint:
 
     def _stored(self, name: str) -> Tensor:
         with _opened(self._file_of(name), torch.device("cpu")) as file:
-            tensor: Tensor = file.get_tensor(name)
+            tensor: Tensor = file.get_tensor(self._weights.tensors[name].stored_as)
         return tensor
 
     def _file_of(self, name: str) -> Path:

@@ -12,7 +12,7 @@ from huggingface_hub.errors import (
 )
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.architectures import check_supported
+from workers.shared.model_files.architectures import check_supported, text_config
 from workers.shared.model_files.json_file import read_json
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja"]
@@ -27,7 +27,8 @@ def fetch(name: str, revision: str | None = None) -> Path:
     is not supported.
     """
     try:
-        check_supported(read_json(Path(hf_hub_download(name, "config.json", revision=revision))))
+        said = read_json(Path(hf_hub_download(name, "config.json", revision=revision)))
+        check_supported(text_config(said))
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except RevisionNotFoundError as error:
         raise ConfigError(f"--revision {revision}: {name} has no such branch, tag or commit on the hub") from error

@@ -69,6 +69,16 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         """How weights are rounded when they are loaded."""
         return rounding_of(self)
 
+    @property
+    def frame_width(self) -> int:
+        """Most tokens of a frame that may turn out to be wrong."""
+        return self.drafter.num_speculative_tokens + 1
+
+    @property
+    def tokens_in_flight(self) -> int:
+        """Most tokens of one sequence whose frames are under way, prompts aside."""
+        return self.frame_width if self.drafter.num_speculative_tokens else self.stages + self.delta
+
     def layers(self, stage: int) -> range:
         """Global indices of the decoder layers that `stage` holds."""
         first = sum(self.split[:stage])

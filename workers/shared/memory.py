@@ -2,9 +2,8 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
@@ -14,7 +13,8 @@ from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
-from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, layer_of, tensor_entries
+from workers.shared.model_files.layers import has_states, kv_bytes_per_position, state_bytes
+from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, TensorEntry, layer_of, tensor_entries
 from workers.shared.packed.inventory import read_inventory
 from workers.shared.packed.rounding import Rounding
 
@@ -86,7 +86,9 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     vocabulary, hidden = embedding.shape
     if module.head == "target":
         elements += hidden * (vocabulary if module.draft_token_ids is None else len(module.draft_token_ids))
-    kv = kv_bytes_per_position(read_json(Path(config.model) / "config.json"), module.layers, config.max_num_seqs, item)
+    said = read_json(Path(config.model) / "config.json")
+    kv_heads = said.get("num_key_value_heads") or said["num_attention_heads"]
+    kv = 2 * module.layers * config.max_num_seqs * kv_heads * head_dim(said) * item
     return elements * item, kv + config.max_num_seqs * len(module.anchors) * hidden * item
 
 
@@ -122,19 +124,32 @@ def model_bytes(
     last: bool,
     rounding: Rounding | None = None,
 ) -> tuple[int, int]:
-    """Bytes of some layers' weights, with the embedding or norm and head, and of all slots' KV a position."""
-    sizes = held_bytes(folder, device, _ITEM_BYTES[config.dtype], rounding)
+    """Bytes of some layers' weights, with the embedding or norm and head, and of all slots' KV a position.
+
+    What a slot holds however long its sequence is, recurrent states, counts with the weights.
+    """
+    item = _ITEM_BYTES[config.dtype]
+    sizes = held_bytes(folder, device, item, rounding)
     held = {name: size for name, size in sizes.items() if layer_of(name) in layers}
     if last:
-        held |= {name: sizes[name] for name in (FINAL_NORM, HEAD if HEAD in sizes else EMBEDDING)}
-    weights = read_inventory(folder, rounding)
-    if first and (rows := weights.packed.get(EMBEDDING)) and device == "cpu":
+        norms = [name for name in sizes if layer_of(name) is None and name not in (EMBEDDING, HEAD)]
+        held |= {name: sizes[name] for name in (*norms, HEAD if HEAD in sizes else EMBEDDING)}
+    rows = read_inventory(folder, rounding).packed.get(EMBEDDING)
+    if first and rows is not None and device == "cpu":
         held["rows to look up"] = rows.nbytes  # beside a head that may share them
     elif first:
         held[EMBEDDING] = sizes[EMBEDDING]
-    item = _ITEM_BYTES[config.dtype]
-    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), config.max_num_seqs, item)
-    return sum(held.values()), kv
+    said = read_json(folder / "config.json")
+    kv = kv_bytes_per_position(said, layers, config.max_num_seqs, item)
+    states = state_bytes(said, layers, config.tokens_in_flight, item) if has_states(said) else 0
+    return sum(held.values()) + config.max_num_seqs * states, kv
+
+
+def _numbers(name: str, entry: TensorEntry) -> int:
+    """How many a tensor is unpacked to when it is loaded: of experts in MXFP4, two a byte, without their scales."""
+    if name.endswith("_scales"):
+        return 0
+    return 2 * entry.elements if name.endswith("_blocks") else entry.elements
 
 
 def held_bytes(folder: Path, device: str, item: int, rounding: Rounding | None) -> dict[str, int]:
@@ -144,17 +159,12 @@ def held_bytes(folder: Path, device: str, item: int, rounding: Rounding | None) 
     On CPUs packed weights stay so, and those of x86 multiply them as they are; on other devices they are unpacked.
     """
     weights = read_inventory(folder, rounding)
-    sizes = {name: entry.elements * item for name, entry in weights.entries.items()}
+    sizes = {name: _numbers(name, entry) * item for name, entry in weights.entries.items()}
     if device == "cpu":
         products = platform.machine() in ("x86_64", "AMD64")
-        sizes |= {name: weight.held_bytes(products=products) for name, weight in weights.packed.items()}
+        kept = {name: weight for name, weight in weights.packed.items() if not weights.merged(name)}
+        sizes |= {name: weight.held_bytes(products=products) for name, weight in kept.items()}
     return sizes
-
-
-def kv_bytes_per_position(config: Mapping[str, Any], layers: int, sequences: int, itemsize: int) -> int:
-    """Bytes of keys and values a position, for `layers` layers and `sequences` slots, from a config.json."""
-    kv_heads: int = config.get("num_key_value_heads") or config["num_attention_heads"]
-    return 2 * layers * sequences * kv_heads * head_dim(config) * itemsize
 
 
 def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:

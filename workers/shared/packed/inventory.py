@@ -17,6 +17,11 @@ class Inventory(NamedTuple):
 
     entries: dict[str, TensorEntry]  # of a packed one the kind as dtype, and the shape that it has unpacked
     packed: dict[str, PackedWeight]  # those that stay packed on a CPU, or are rounded when they are loaded
+    tensors: dict[str, TensorEntry]  # what the files hold, parts of packed weights among it
+
+    def merged(self, name: str) -> bool:
+        """Whether the weight becomes a part of another one, which is not packed."""
+        return ".experts." in name
 
     def stored(self, name: str) -> str:
         """The name in the file of a weight, or of its first part."""
@@ -26,7 +31,8 @@ class Inventory(NamedTuple):
 def read_inventory(folder: Path, rounding: Rounding | None = None) -> Inventory:
     """The weights of a model folder, from headers alone; raises `ConfigError` naming what is not read."""
     config = read_optional_json(folder / "config.json")
-    entries = tensor_entries(folder)
+    tensors = tensor_entries(folder)
+    entries = dict(tensors)
     find = finder(config)
     packed = {name: _blocks(name, kind, entries) for name, kind in packed_kinds(config).items() if name in entries}
     if find is not None:
@@ -41,7 +47,7 @@ def read_inventory(folder: Path, rounding: Rounding | None = None) -> Inventory:
     entries |= {name: TensorEntry(weight.kind, weight.shape, (0, weight.nbytes)) for name, weight in packed.items()}
     if rounding is not None:
         packed = rounding.of(entries) | packed
-    return Inventory(entries, packed)
+    return Inventory(entries, packed, tensors)
 
 
 def _blocks(name: str, kind: str, entries: dict[str, TensorEntry]) -> PackedWeight:
