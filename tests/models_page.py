@@ -36,6 +36,10 @@ A folder, a hub model and a GGUF file are checked before any process is started,
   for every request, so that a token's rotation does not depend on what follows.
 * **A text tower** of a model that also sees or hears (`text_config`, tensors under `language_model.`) is served as
   text if its own `model_type` is in the table: Gemma 3, Mistral 3, Qwen3.5. Images and sounds are refused.
+* **Latent attention** (DeepSeek-V3, GLM-4 MoE lite): keys and values are kept as attention reads them, not as the
+  latents they are made of: many times the memory, and no work at every token for all positions.
+* **Experts in MXFP4** (gpt-oss) are unpacked to the dtype when they are loaded (`workers/model/mxfp4.py`). The model's
+  chat format is that of its own template; its channels are not told apart in answers.
 * **Tensors**: missing, misshapen and superfluous ones, unknown dtypes, and files that are cut short, from headers alone
   (`expected.py`). Values that are infinite or not numbers are refused by name when they are loaded.
 * **GGUF**: every key of the architecture and of the tokenizer and every tensor is applied as llama.cpp does or refused

@@ -17,6 +17,9 @@ FAMILY_CONFIGS = family_configs()
 PROMPT = [(37 * i + 11) % VOCABULARY for i in range(21)]
 NEW = 12
 CHUNK = 8
+# transformers computes the whole text in chunks of the delta rule, and we a token at a time: in float32 that is as near
+# as these two come, the second with its routers. (Bits do not depend on split and drafts all the same.)
+NEAR = {"qwen3_5": 5e-4, "qwen3_5_moe": 2e-3}
 SPLITS = [(4,), (1, 3), (2, 1, 1, 0)]
 
 
@@ -31,21 +34,17 @@ def test_as_transformers_computes_it(name: str, tmp_path: Path) -> None:
     check_supported(read_json(tmp_path / "config.json"))
     check_weights(tmp_path)
     reference = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    said = reference.generate(
-        torch.tensor([PROMPT]),
-        max_new_tokens=NEW,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-        output_logits=True,
-        return_dict_in_generate=True,
+    text = reference.generate(
+        torch.tensor([PROMPT]), max_new_tokens=NEW, do_sample=False, eos_token_id=None, pad_token_id=0
     )
-    expected = said.sequences[0, len(PROMPT) :].tolist()
+    expected = text[0, len(PROMPT) :].tolist()
     assert len(set(expected)) > 2, "the reference says too little to be worth comparing with"
 
     plain = Pipeline(tmp_path, SPLITS[0], max_len=64).greedy_logits(PROMPT, NEW, CHUNK)
     assert [int(row.argmax()) for row in plain] == expected
-    torch.testing.assert_close(torch.stack(plain), torch.cat(said.logits).float(), atol=1e-4, rtol=1e-4)
+    logits = reference(text).logits[0, len(PROMPT) - 1 : -1].float()
+    near = NEAR.get(name, 1e-4)
+    torch.testing.assert_close(torch.stack(plain), logits, atol=near, rtol=1e-4)
     for split in SPLITS[1:]:
         found = _disturbed(tmp_path, split, expected)
         assert all(torch.equal(one, other) for one, other in zip(plain, found, strict=True)), split

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.families import family_of
+from workers.shared.model_files.json_file import read_json
 
 SNAPSHOTS = 4  # states behind the newest whole prompt chunks, a slot
 _SPARE = 2  # the state that the oldest token in flight begins with, and the one that is being written
@@ -87,6 +89,11 @@ def _kinds(config: Mapping[str, Any]) -> Sequence[str]:
 def has_states(config: Mapping[str, Any]) -> bool:
     """Whether any layer remembers what it has read in a state, and not by position."""
     return family_of(config).mixer is not None
+
+
+def snapshots_of(model: str) -> int | None:
+    """How many prompt chunks back a slot of a model folder can go; None for a model that can begin behind any."""
+    return SNAPSHOTS if has_states(read_json(Path(model) / "config.json")) else None
 
 
 def kv_bytes_per_position(config: Mapping[str, Any], layers: Sequence[int], sequences: int, itemsize: int) -> int:

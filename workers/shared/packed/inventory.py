@@ -6,7 +6,7 @@ from typing import NamedTuple
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.blocks import BITS, BLOCKS, GROUP, packed_kinds
 from workers.shared.model_files.json_file import read_optional_json
-from workers.shared.model_files.tensor_sizes import TensorEntry, tensor_entries
+from workers.shared.model_files.tensor_sizes import EMBEDDING, TensorEntry, tensor_entries
 from workers.shared.packed.rounding import Rounding
 from workers.shared.packed.schemes import UNUSED_PARTS, finder
 from workers.shared.packed.weight import PackedWeight
@@ -41,6 +41,8 @@ def read_inventory(folder: Path, rounding: Rounding | None = None) -> Inventory:
         except ConfigError as error:
             raise ConfigError(f"{folder}: {error}") from error
         entries = {name: entry for name, entry in entries.items() if not name.endswith(UNUSED_PARTS)}
+    if EMBEDDING in packed and len(packed[EMBEDDING].parts) > 1:
+        raise ConfigError(f"{folder}: {EMBEDDING} is quantised; of embeddings only those of GGUF files may be")
     for weight in packed.values():
         for part in weight.parts.values():
             entries.pop(part, None)
