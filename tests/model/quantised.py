@@ -146,7 +146,7 @@ def _gptq(bits: int, act_order: bool, version: str = "gptq") -> Callable[[Tensor
         values, scales, zeros, dense = _grouped(weight, bits, group)
         tensors = {
             "qweight": _words(values.T.unflatten(0, (-1, 32 // bits)).transpose(1, 2), bits)[..., 0],
-            "qzeros": _words(zeros.T - (version == "gptq"), bits),
+            "qzeros": _words(zeros.T - int(version == "gptq"), bits),
             "scales": scales.T.contiguous(),
             "g_idx": group.int(),
         }

@@ -112,21 +112,27 @@ def test_memory_is_what_is_reported(quantised: tuple[Path, dict[str, Tensor]]) -
 @pytest.mark.parametrize(
     ("rounding", "layers", "head", "most"),
     [
-        (Rounding("int8", 64), Form.CHANNELS, Form.CHANNELS, 0.02),
-        (Rounding("int4", 32), Form.PLANES, Form.CHANNELS, 0.25),
-        (Rounding("int4", 128), Form.PLANES, Form.CHANNELS, 0.3),
+        (Rounding("int8", 64), Form.CHANNELS, Form.CHANNELS, 0.01),
+        (Rounding("int4", 32), Form.PLANES, Form.CHANNELS, 0.09),
+        (Rounding("int4", 128), Form.PLANES, Form.CHANNELS, 0.11),
     ],
 )
 @torch.inference_mode()
 def test_rounding_on_load(source: Path, rounding: Rounding, layers: Form, head: Form, most: float) -> None:
-    packed = Checkpoint(source, rounding).packed
+    """`most` is the relative error of a matrix; what it makes of logits is measured on a real model."""
+    checkpoint, stored = Checkpoint(source, rounding), Checkpoint(source)
+    packed = checkpoint.packed
     assert len(packed) == 2 * 7 + 1
     assert {packed[name].form(products=True) for name in packed if "_proj" in name} == {layers}
     assert packed["lm_head.weight"].form(products=True) is head
-    original = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    rounded = Pipeline(source, (1, 1), rounding=rounding).frame(0, PROMPT)
-    expected = original(torch.tensor([PROMPT])).logits[0, -1]
-    assert 0 < (rounded - expected).norm() < most * expected.norm()
+    twin = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    for name in packed:
+        original, rounded = stored.tensor(name), checkpoint.tensor(name)
+        assert 0 < (rounded - original).norm() < most * original.norm(), name
+        twin.get_parameter(name).copy_(rounded)
+    found = Pipeline(source, (1, 1), rounding=rounding).frame(0, PROMPT)
+    expected = twin(torch.tensor([PROMPT])).logits[0, -1]
+    assert (found - expected).norm() < 0.02 * expected.norm()
 
 
 def test_a_tied_head_is_rounded_and_its_embedding_is_not(source: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from workers.model.linear.layouts import Parts, column_order, read_groups, unpac
 from workers.model.linear.whole import HalfLinear, UnpackingLinear
 from workers.shared.packed.weight import Form, PackedWeight
 
-_CHUNK = 1 << 21  # weights unpacked at once
+_CHUNK = 1 << 19  # weights unpacked at once
 
 
 def packed_linear(weight: PackedWeight, parts: Parts, bias: Tensor | None) -> nn.Module:

@@ -89,6 +89,8 @@ class FourBitLinear(nn.Module):
         length, columns = flat.shape
         padded = len(self._packed[0])
         whole = padded - padded % ROWS_TOGETHER
+        if whole == 0:
+            return self._narrow(flat)
         step = max(PIECE // columns // ROWS_TOGETHER, 1) * ROWS_TOGETHER
         pieces = [flat @ self._unpacked(start, min(start + step, whole)) for start in range(0, whole, step)]
         # Offsets, which the upper plane has, are the same for all columns of a group.
