@@ -46,6 +46,8 @@ def with_prepared_draft_model(options: EngineOptions) -> EngineOptions:
 def read_model(options: ProcessOptions) -> ModelSize:
     """Prepares the model, and reads what the launcher needs to know of it."""
     model, engine = options.model, options.engine
+    if options.revision is not None and ("/" not in model or Path(model).expanduser().exists()):
+        raise ConfigError(f"--revision {options.revision}: only models on the hub, ORG/NAME, have revisions")
     folder = prepare_model(model, options.revision)
     kind = engine.device[0].partition(":")[0]
     # What weights take in memory is what a token waits for, and only packed ones differ from each other by kind.

@@ -21,8 +21,9 @@ _UNWANTED = ["*/*.json", "*/*.safetensors", "consolidated*"]
 
 
 def fetch(name: str, revision: str | None = None) -> Path:
-    """The local snapshot of ORG/NAME in the hub's own cache, completed where needed; of its main branch by default.
+    """The local snapshot of ORG/NAME in the hub's own cache, completed where needed.
 
+    It is the newest revision unless one is given.
     HF_HUB_OFFLINE=1 uses what is there. Raises `ConfigError`, before any weights are fetched where the architecture
     is not supported.
     """

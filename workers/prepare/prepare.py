@@ -24,11 +24,8 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 def prepare(model: str, revision: str | None = None) -> Path:
     """The folder (config.json, *.safetensors, tokenizer.json) that serves `model`; raises `ConfigError`.
 
-    `revision` is a branch, tag or commit of a model on the hub; other models have none.
+    `revision` is that of a model on the hub, and means nothing elsewhere.
     """
-    on_hub = _HUB_NAME.fullmatch(model) and not Path(model).expanduser().exists()
-    if revision is not None and not on_hub:
-        raise ConfigError(f"--revision {revision}: only models on the hub, ORG/NAME, have revisions, not {model}")
     if model == TINY:
         from workers.prepare.tiny_model import write_tiny_model
 
@@ -46,7 +43,7 @@ def prepare(model: str, revision: str | None = None) -> Path:
         return check_folder(convert_gguf(path.absolute()))
     if path.exists():
         raise ConfigError(f"{model}: neither a model folder nor a .gguf file")
-    if on_hub:
+    if _HUB_NAME.fullmatch(model):
         from workers.prepare.hub_model import fetch
 
         return check_folder(fetch(model, revision))
