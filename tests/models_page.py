@@ -78,8 +78,10 @@ Blocks of other kinds are unpacked to float32 when the file is converted.
 
 A `quantization_config` in config.json is read for the methods below, anything else in it is refused by name
 (`workers/shared/packed/schemes.py`). What a module's tensors are says how it is quantised, so modules that were left
-out, and checkpoints whose modules differ, need no list. Each layout is compared with the same weights unpacked, the
-ones of compressed-tensors as that library writes and unpacks them.
+out, and checkpoints whose modules differ, need no list. Layouts are compared with the same weights unpacked, integers
+and FP8 of compressed-tensors as that library writes and unpacks them, the others as tests write them
+(`tests/model/quantised.py`); not compared are 2 bits, one scale for a whole matrix, `weight_g_idx`, and AutoRound's own
+files. No published checkpoint could be had to try. Experts are unpacked when they are loaded.
 
 | quant_method | layout | held on a CPU of x86 |
 | --- | --- | --- |
@@ -114,8 +116,11 @@ much as a model in bfloat16 does.
 
 SmolLM2-135M-Instruct (Q4_1, head in Q8_0), all layers on one thread of a Sapphire Rapids core that others used, too,
 in processor time a token (least of 30 after a prompt of 12 and 48 more): 31.6 ms packed, 64.9 ms in float32; weights
-125 MiB against 620. A prompt chunk of 128 tokens takes longer packed, .61 s against .34: the product is made for few
-rows (unpacking a matrix first takes longer still).
+125 MiB against 620. The products are made for few rows; on processors that multiply bfloat16 a prompt's chunk is
+multiplied with weights converted to that, piece by piece. Against the product for few rows, 128 rows in eight bits took
+1.1 to 1.6 ms instead of 3.3 to 4.2 (a matrix of 576 by 1536, one thread of a busy machine; 3.2 to 3.4 ms in float32).
+Speed, memory and accuracy by `tests/measure/packed_speed.py` and `packed_accuracy.py`: not yet measured on an idle
+machine.
 Gemma 3 270M (Q4_K_M; Q5_0, Q8_0, Q4_K and Q6_K blocks): 64.2 ms a token.
 
 ## Refused by name
