@@ -94,6 +94,7 @@ class Engine:
             emulated=config.emulate,
             num_speculative_tokens=config.drafter.num_speculative_tokens,
             max_num_seqs=config.max_num_seqs,
+            tokens_per_frame=config.tokens_per_frame,
             fingerprint=engine_fingerprint(config),
         )
 

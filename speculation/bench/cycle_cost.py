@@ -20,7 +20,7 @@ from speculation.bench.configuration import NONE, Contender, Settings
 from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
 from speculation.simulate.rounds import tokens_per_cycle
-from workers.shared.emulation import Emulation
+from workers.shared.emulation import Emulation, cost_of_rows
 from workers.shared.errors import ConfigError
 from workers.shared.messages import StageTimings
 from workers.shared.options.engine import DrafterOptions, EngineOptions
@@ -28,8 +28,8 @@ from workers.shared.options.engine import DrafterOptions, EngineOptions
 _PROMPT = Prompt("cycle-cost", "0", "Count.", 0)
 _WARM_UP_TOKENS = 50
 _HEADER = (
-    "stage ms", "method", "acceptance", "δ", "tok/s", "ideal", "share", "cycle ms", "fixed ms",
-    "compute", "asleep", "send", "receive", "idle",
+    "n", "stage ms", "method", "acceptance", "δ", "m", "tokens/cycle", "law", "tok/s", "ideal", "share", "cycle ms",
+    "fixed ms", "compute", "asleep", "send", "receive", "idle",
 )  # fmt: skip
 
 
@@ -43,6 +43,8 @@ class Point:
     delta: int
     drafts: int = 0  # a frame; 0: one token a frame, and frames in every stage
     hollow: bool = False  # stages compute nothing
+    width: int = 1  # tokens a frame
+    row_cost: tuple[float, ...] = ()  # of frames of 1, 2, 4, 8, ... tokens
 
     @property
     def contender(self) -> Contender:
@@ -59,24 +61,40 @@ class Point:
             ignore_eos=True,
             engine=EngineOptions(
                 delta=self.delta,
-                emulate=Emulation(stage_ms=self.stage_ms),
+                tokens_per_frame=self.width,
+                emulate=Emulation(stage_ms=self.stage_ms, row_cost=self.row_cost),
                 hollow_stages=self.hollow,
                 drafter=DrafterOptions(scripted_acceptance=self.acceptance),
             ),
         )
 
-    def ideal(self, acceptance: float | None) -> float:
-        """Tokens/s if nothing but the stages took time, at the acceptance that came out."""
+    def law(self, acceptance: float | None) -> float:
+        """Tokens per cycle if nothing but the stages took time, at the acceptance that came out."""
         right = 0.0 if acceptance is None else acceptance
-        return 1000 / self.stage_ms * tokens_per_cycle(self.stages, right, self.drafts)
+        return tokens_per_cycle(self.stages, right, self.drafts, self.width)
+
+    def ideal(self, acceptance: float | None) -> float:
+        """The same in tokens/s; frames are full."""
+        return 1000 / (self.stage_ms * cost_of_rows(self.row_cost, self.width)) * self.law(acceptance)
 
 
-def points(stages: int, stage_ms: Sequence[float], acceptances: Sequence[float], deltas: Sequence[int]) -> list[Point]:
-    """For each stage time: no drafts, then each acceptance with each delta."""
+def points(
+    stages: int,
+    stage_ms: Sequence[float],
+    acceptances: Sequence[float],
+    deltas: Sequence[int],
+    widths: Sequence[int] = (1,),
+) -> list[Point]:
+    """For each stage time: no drafts, then each acceptance with each delta and each width of frames."""
     made = []
     for duration in stage_ms:
         made.append(Point(stages, duration, None, 0))
-        made += [Point(stages, duration, acceptance, delta) for acceptance in acceptances for delta in deltas]
+        made += [
+            Point(stages, duration, acceptance, delta, width=width)
+            for acceptance in acceptances
+            for delta in deltas
+            for width in widths
+        ]
     return made
 
 
@@ -120,10 +138,14 @@ def line(point: Point, row: Row) -> list[str]:
         return f"{100 * sum(values) / len(shares):.1f} %"
 
     return [
+        str(point.stages),
         f"{point.stage_ms:g}",
         row.method,
         "–" if row.acceptance is None else f"{row.acceptance:.3f}",
         str(point.delta),
+        str(point.width),
+        "–" if row.tokens_per_cycle is None else f"{row.tokens_per_cycle:.3f}",
+        f"{point.law(row.acceptance):.3f}",
         f"{row.tokens_per_second:.1f}",
         f"{ideal:.1f}",
         f"{100 * row.tokens_per_second / ideal:.1f} %",
@@ -140,18 +162,24 @@ def line(point: Point, row: Row) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a Markdown table; exit status 0, or 2 where a group failed."""
     parser = argparse.ArgumentParser(prog="python -m speculation.bench.cycle_cost", description=__doc__)
-    parser.add_argument("--stages", type=int, default=8)
+    parser.add_argument("--stages", type=_integers, default=[8])
     parser.add_argument("--stage-ms", type=_floats, default=[5.0, 2.0, 1.0])
     parser.add_argument("--acceptance", type=_floats, default=[1.0, 0.8])
     parser.add_argument("--delta", type=_integers, default=[0, 1])
+    parser.add_argument("--tokens-per-frame", type=_integers, default=[1])
+    parser.add_argument("--row-cost", type=_floats, default=[], help="of frames of 1, 2, 4, 8, ... tokens")
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--hollow", action="store_true", help="stages take their time and compute nothing")
     options = parser.parse_args(arguments)
     kind = "Emulated, hollow stages" if options.hollow else "Emulated stages"
     sys.stdout.write(f"{kind}; load average {os.getloadavg()[0]:.2f} before the start.\n\n")
-    todo = points(options.stages, options.stage_ms, options.acceptance, options.delta)
+    todo = [
+        replace(point, hollow=options.hollow, row_cost=tuple(options.row_cost))
+        for stages in options.stages
+        for point in points(stages, options.stage_ms, options.acceptance, options.delta, options.tokens_per_frame)
+    ]
     try:
-        for text in _table([replace(point, hollow=options.hollow) for point in todo], options.tokens):
+        for text in _table(todo, options.tokens):
             sys.stdout.write(text)
             sys.stdout.flush()
     except ConfigError as error:

@@ -99,7 +99,7 @@ class PdmDrafter(Drafter):
         """Computes persistent rows of finished tokens: the prompt's, and those left behind while nobody asked."""
         start = self._runtime.cached
         end = chunk_end(start, self._prompt_tokens, _ROWS_AHEAD)
-        finished = max(self._prompt_tokens, self._verified - self._stages)
+        finished = max(self._prompt_tokens, self._verified - self._runtime.lag)
         if end > min(finished, self._filled(self._stages)):
             return False
         self._runtime.extend(self._buffer[start:end])

@@ -34,12 +34,13 @@ def simulate(
     *,
     delta: int = 0,
     drafts: int = 0,
+    width: int = 1,
     tokens: int = 2000,
     seed: int = 0,
 ) -> Prediction:
     """Decodes `tokens` tokens; `acceptance` is that of every draft, None decodes without drafts.
 
-    With `drafts`, they are drafts a frame of draft-then-verify; 0 is one token a frame, and frames in every stage.
+    With `drafts`, they are drafts a frame of draft-then-verify; 0 is `width` tokens a frame, and frames in every stage.
     Raises `ValueError` where there is nothing to measure or the acceptance is no probability.
     """
     if tokens < 2:
@@ -47,7 +48,8 @@ def simulate(
     if acceptance is not None and not 0 <= acceptance <= 1:
         raise ValueError("acceptance: must be a probability, 0 to 1")
     count = pipeline.stages
-    policy = draft_then_verify(count, drafts) if drafts else pipelined(count, delta)
+    width = width if acceptance is not None else 1  # nothing would fill a frame
+    policy = draft_then_verify(count, drafts) if drafts else pipelined(count, delta, width)
     return _Simulation(pipeline, acceptance, policy, random.Random(seed)).run(tokens)
 
 
@@ -151,7 +153,7 @@ class _Simulation:
         stage.inputs -= not first
         alive = stage.lookahead.admit(frame)
         index = self.stages.index(stage)
-        duration = self.pipeline.service_ms(index) if alive else self.pipeline.overhead_ms
+        duration = self.pipeline.service_ms(index, len(frame.tokens)) if alive else self.pipeline.overhead_ms
         stage.busy_ms += duration
         self._after(duration, partial(self._finish, index, frame, alive))
 

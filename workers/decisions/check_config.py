@@ -75,6 +75,11 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
         yield (
             f"--delta {config.delta}: with --num-speculative-tokens {drafts} one frame is in flight; leave out either"
         )
+    if drafts and config.tokens_per_frame > 1:
+        yield (
+            f"--tokens-per-frame {config.tokens_per_frame} is for frames in every stage, and with "
+            f"--num-speculative-tokens {drafts} one frame is in flight; leave out either"
+        )
     if drafts and not row.works_in_rounds:
         others = names_of(lambda row: row.has_opinion and row.works_in_rounds)
         yield (

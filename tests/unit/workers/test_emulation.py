@@ -3,9 +3,11 @@
 import time
 from collections.abc import Sequence
 
+import pytest
+
 from speculation.drafters.base import Draft, Drafter, Start
 from speculation.drafters.emulated import EmulatedDrafter
-from workers.shared.emulation import Emulation
+from workers.shared.emulation import Emulation, cost_of_rows
 from workers.shared.messages import Sampling, Tap
 
 
@@ -13,7 +15,14 @@ def test_what_is_emulated_is_told_and_nothing_else() -> None:
     assert not Emulation()
     assert str(Emulation()) == "nothing"
     assert str(Emulation(stage_ms=5, link_ms=0.5)) == "stage 5 ms, link 0.5 ms"
+    assert str(Emulation(stage_ms=5, row_cost=(1, 1.1))) == "stage 5 ms, rows 1, 1.1"
     assert all(Emulation(**{name: 1.0}) for name in Emulation.__struct_fields__)
+
+
+def test_rows_between_those_that_are_known_lie_on_a_line() -> None:
+    costs = [cost_of_rows((1, 1.2, 1.6), rows) for rows in (1, 2, 3, 4, 5, 128)]
+    assert costs == pytest.approx([1, 1.2, 1.4, 1.6, 1.6, 1.6])
+    assert cost_of_rows((), 8) == 1
 
 
 def test_the_head_comes_on_top_of_the_last_stage() -> None:
