@@ -62,7 +62,8 @@ class Service:
         """Limits of the running engine; raises `ApiError` while there is none."""
         with engine_errors():
             info = self.engine.info
-        return Limits(info.max_model_len, info.vocab_size, self.tokenizer.eos_ids)
+        by_priority = self.settings.scheduling_policy == "priority"
+        return Limits(info.max_model_len, info.vocab_size, self.tokenizer.eos_ids, by_priority)
 
     @property
     def rehearsal(self) -> bool:
@@ -83,6 +84,7 @@ def engine_errors() -> Iterator[None]:
     except EngineFailed as error:
         raise ApiError(500, f"the engine gave up this request: {error}", code="engine_failed") from error
     except QueueFull as error:
+        again = {"Retry-After": str(error.retry_after)}
         raise ApiError(
-            429, f"the queue is full ({error}); try again later", code="queue_full", headers={"Retry-After": "1"}
+            429, f"the queue is full ({error}); try again later", code="queue_full", headers=again
         ) from error

@@ -22,6 +22,14 @@ class ServerFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     host: Annotated[str, about(API, "Address to listen on")] = "127.0.0.1"
     port: Annotated[Annotated[int, Meta(ge=0, le=65535)], about(API, "Port to listen on")] = 8000
     max_queue: Annotated[NotNegative, about(API, "Requests that may wait behind those that run; more get 429")] = 64
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"],
+        about(
+            API,
+            "Which of the waiting requests starts next: the one that came first, or that whose field `priority` is "
+            "lowest, the first to come among equals",
+        ),
+    ] = "fcfs"
     tool_call_parser: Annotated[
         str | None,
         about(API, f"How the model writes tool calls: {', '.join(DIALECTS)}", default="from its chat template"),

@@ -3,7 +3,6 @@
 import itertools
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from speculation.calibration import Calibration, save_times, say_expected
@@ -15,6 +14,7 @@ from speculation.decisions.grammar_gate import GrammarGate
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import FRAME_KINDS, Schedule, Step
 from speculation.decisions.slots import choose_slot
+from speculation.decisions.waiting import WaitingLine
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.group import StageGroup
@@ -32,6 +32,7 @@ from workers.shared.messages import (
     FromEngine,
     FromStage,
     KeepAlive,
+    KvUse,
     Observe,
     Open,
     Pong,
@@ -51,7 +52,7 @@ _FIRST_NUMBER_BITS = 62
 
 
 class Engine:
-    """Serves as many requests at a time as there are slots; those beyond wait, first come first served."""
+    """Serves as many requests at a time as there are slots; those beyond wait in line."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Engine:
         ]
         self._least_recent = list(range(config.max_num_seqs))  # slots, the one used longest ago first
         self._gate: GrammarGate[Request] = GrammarGate()
-        self._queue: deque[Request] = deque()
+        self._queue: WaitingLine[Request] = WaitingLine()
         self._running: list[Stream] = []  # in the order they began
         self._credits = Credits(policy.chunks, config.prefill_share)
         self._controller = controller
@@ -217,7 +218,7 @@ class Engine:
             logprobs=list(logprobs[: len(step.tokens)]),
             finish=step.finish,
             counts=schedule.counts if step.finish is not None else None,
-            cached=schedule.reused if 0 < schedule.outputs == len(step.tokens) else 0,
+            beginning=stream.beginning() if 0 < schedule.outputs == len(step.tokens) else None,
             prompt_logprobs=stream.prompt_logprobs,
         )
         stream.prompt_logprobs = []
@@ -280,20 +281,27 @@ class Engine:
             if (error := refusal(message, self._info.max_model_len, self._info.vocab_size)) is not None:
                 self._channels.answer(client, Failed(message.id, error))
                 return
-            passed, todo = self._gate.arrived(Request(client, message), message.sampling.grammar)
+            request = Request(client, message, self._ahead(message.priority))
+            passed, todo = self._gate.arrived(request, message.sampling.grammar)
             if todo is not None:
                 self._drafters[0].prepare(message.sampling)
                 self._channels.announce([todo])
             self._enqueue(passed)
 
     def _enqueue(self, requests: Sequence[Request]) -> None:
-        self._queue.extend(requests)
+        for request in requests:
+            self._queue.join(request, request.generate.priority)
         self._start_next()
+
+    def _ahead(self, priority: int) -> int:
+        """Requests that would start before a new one."""
+        waiting = [*self._queue, *self._gate.waiting]
+        return sum(request.generate.priority <= priority for request in waiting)
 
     def _start_next(self) -> None:
         """Begins as many requests as there are idle slots for."""
         while self._queue and not self._calibrating and len(self._running) < len(self._streams):
-            self._start(self._queue.popleft())
+            self._start(self._queue.pop())
 
     def _start(self, request: Request) -> None:
         """Begins a request in the idle slot that suits it best."""
@@ -310,6 +318,7 @@ class Engine:
         kept = self._drafters[slot].kept()
         if kept is not None and kept < reused:
             session.deafen()
+        self._stats.looked_up(len(request.generate.prompt), reused)
         self._least_recent.remove(slot)
         self._least_recent.append(slot)
         self._begin(self._streams[slot], request, reused, session)
@@ -369,4 +378,13 @@ class Engine:
             stages=self._group.timings,
             credits={kind: sum(schedule.count(kind) for schedule in schedules) for kind in FRAME_KINDS},
             dropped=self._channels.dropped,
+            kv=self._kv_use(),
+        )
+
+    def _kv_use(self) -> KvUse:
+        idle = [stream.schedule.kept for stream in self._streams if stream.request is None]
+        return KvUse(
+            total=self._config.max_num_seqs * self._config.max_model_len,
+            running=sum(stream.schedule.announced for stream in self._running),
+            kept=sum(idle),
         )

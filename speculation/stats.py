@@ -37,6 +37,11 @@ class StatsRecorder:
         self._stats.drafts += 1
         self._stats.draft_ns += nanoseconds
 
+    def looked_up(self, prompt: int, reused: int) -> None:
+        """A request has begun, `reused` of the `prompt` tokens of which were held already."""
+        self._stats.prefix_cache_queries += prompt
+        self._stats.prefix_cache_hits += reused
+
     def ended(self, counts: SpeculationCounts) -> None:
         """A request with these counts has ended."""
         self._stats.counts.add(counts)

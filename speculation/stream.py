@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from speculation.decisions.credits import Claim
 from speculation.decisions.schedule import Schedule, Step
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
-from workers.shared.messages import Generate, Open, TokenLogprobs
+from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,8 @@ class Request:
 
     client: bytes | None  # address on the bus; None: the engine's own request
     generate: Generate
+    ahead: int = 0  # requests that would start before it when it arrived
+    arrived_ns: int = field(default_factory=time.perf_counter_ns)
 
     def named(self, client: bytes, identifier: str) -> bool:
         """Whether it is the one that `client` calls `identifier`."""
@@ -37,6 +39,7 @@ class Stream:
         self.prompt_logprobs: list[TokenLogprobs] = []  # those that the client has not been given
         self.session: Deciding | None = None
         self._open_drafts: dict[int, Draft] = {}  # those not verified yet, by position
+        self._begun_ns = 0
         self._last_sample_ns: int | None = None
         self._acceptance = _HOPE  # of drafts, as of late
 
@@ -47,6 +50,7 @@ class Stream:
         self.prompt_logprobs = []
         self.session = session
         self._open_drafts.clear()
+        self._begun_ns = time.perf_counter_ns()
         self._last_sample_ns = None
         self._acceptance = _HOPE
         self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused, session))
@@ -71,6 +75,16 @@ class Stream:
     def listening(self) -> bool:
         """Whether hidden states are wanted."""
         return self.session is not None and self.session.listening
+
+    def beginning(self) -> Beginning:
+        """How the request came to its first token, which has just been verified."""
+        assert self.request is not None
+        return Beginning(
+            cached=self.schedule.reused,
+            ahead=self.request.ahead,
+            queue_ns=self._begun_ns - self.request.arrived_ns,
+            prefill_ns=time.perf_counter_ns() - self._begun_ns,
+        )
 
     def since_last_sample(self) -> int | None:
         """Nanoseconds since this was last called for the request; None the first time."""

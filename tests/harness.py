@@ -137,7 +137,7 @@ class Client:
             result.tokens += message.tokens
             result.logprobs += message.logprobs
             result.prompt_logprobs += message.prompt_logprobs
-            result.cached += message.cached
+            result.cached += 0 if message.beginning is None else message.beginning.cached
             limit = requests[message.id]
             if message.finish is not None:
                 result.finish, result.counts = message.finish, message.counts

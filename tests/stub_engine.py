@@ -11,6 +11,7 @@ import zmq
 from workers.shared.bus import encode, open_socket
 from workers.shared.messages import (
     Abort,
+    Beginning,
     ControllerStatus,
     EngineInfo,
     EngineStats,
@@ -35,6 +36,7 @@ INFO = EngineInfo(
     vocab_size=400,
     rehearsal=False,
 )
+BEGINNING = Beginning(cached=0, ahead=3, queue_ns=4 * 10**9, prefill_ns=2 * 10**9)
 CHOICE = ControllerStatus("none", {"none": 10.0})
 
 
@@ -145,7 +147,8 @@ class StubEngine:
         asked = request.sampling.prompt_logprobs
         first = running.sent == len(tokens) and asked is not None
         ahead = [_logprobs(token, asked or 0) for token in request.prompt[1:]] if first else []
-        message = Tokens(request.id, tokens, logprobs, finish, counts, prompt_logprobs=ahead)
+        beginning = BEGINNING if running.sent == len(tokens) else None
+        message = Tokens(request.id, tokens, logprobs, finish, counts, beginning, ahead)
         self._send(socket, running.peer, message)
 
     def status(self, number: int, open_requests: int) -> Status:

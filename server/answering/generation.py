@@ -12,7 +12,9 @@ from server.output.assembler import Assembler, Delta, shown_prompt
 from server.preparation.sequences import PreparedRequest
 from server.protocol.completion_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from server.service import Service
-from workers.shared.messages import Tokens
+from workers.shared.messages import Beginning, Tokens
+
+_NS = 1e9
 
 log = logging.getLogger("echelon.request")
 
@@ -45,6 +47,7 @@ class Generation:
         }
         self._decode = decode
         self._begun: set[str] = set()  # choices whose first message has come
+        self._beginnings: dict[str, Beginning] = {}  # of choices that have had their first token
         self._first_token: dict[str, float] = {}
         self._last_token: dict[str, float] = {}
         self._failure: Exception | None = None
@@ -53,6 +56,7 @@ class Generation:
         self._submission = service.engine.submit(request.generates)
         self._deadline = self._set_deadline(service.settings.request_timeout)
         self._metrics.prompt_tokens.inc(request.prompt_tokens)
+        self._metrics.request_prompt_tokens.observe(request.prompt_tokens)
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """Events of all choices in the order they arrive; raises `EngineUnavailable`, `EngineFailed` or
@@ -67,8 +71,8 @@ class Generation:
                 if message.finish == "abort":
                     raise EngineUnavailable("the engine has aborted the request")
                 delta = self._push(message)
-                if delta.index % self.request.n == 0:  # a prompt counts once, however many choices it has
-                    self._cached += message.cached
+                if message.beginning is not None:
+                    self._note(message.id, delta.index, message.beginning)
                 if choice.stopped_early:
                     self._submission.abort(message.id)
                 self._measure(message.id, delta)
@@ -77,6 +81,15 @@ class Generation:
             # Whatever it is, the choices that had not ended have failed; the caller reports it.
             self._failure = error
             raise
+
+    def _note(self, sequence: str, index: int, beginning: Beginning) -> None:
+        """Of a choice whose first token has come."""
+        self._beginnings[sequence] = beginning
+        if index % self.request.n == 0:  # a prompt counts once, however many choices it has
+            self._cached += beginning.cached
+        self._metrics.queue_position.observe(beginning.ahead)
+        self._metrics.queue_time.observe(beginning.queue_ns / _NS)
+        self._metrics.prefill_time.observe(beginning.prefill_ns / _NS)
 
     def _push(self, message: Tokens) -> Delta:
         choice, request = self._choices[message.id], self.request
@@ -122,19 +135,37 @@ class Generation:
         finishes = [choice.finish or other for choice in self._choices.values()]
         for finish in finishes:
             self._metrics.finished.labels(finish).inc()
+        for sequence in self._first_token:
+            self._ended(sequence)
         self._metrics.e2e_latency.observe(seconds)
         self._log(finishes, seconds)
+
+    def _ended(self, sequence: str) -> None:
+        """Of a choice that had at least one token."""
+        decode = self._last_token[sequence] - self._first_token[sequence]
+        self._metrics.request_generation_tokens.observe(self._choices[sequence].count)
+        self._metrics.decode_time.observe(decode)
+        if sequence in self._beginnings:
+            self._metrics.inference_time.observe(self._beginnings[sequence].prefill_ns / _NS + decode)
 
     def _log(self, finishes: list[str], seconds: float) -> None:
         usage = self.usage
         first = min(self._first_token.values(), default=None)
+        begun = self._beginnings.values()
+        queue, prefill = (
+            max((getattr(beginning, name) / _NS for beginning in begun), default=0.0)
+            for name in ("queue_ns", "prefill_ns")
+        )
         log.info(
-            "request=%s %s prompt=%d cached=%d completion=%d first_token=%s seconds=%.3f finish=%s%s",
+            "request=%s %s prompt=%d cached=%d completion=%d queue=%.3f prefill=%.3f first_token=%s seconds=%.3f "
+            "finish=%s%s",
             self.name,
             self.request.id,
             usage.prompt_tokens,
             self._cached,
             usage.completion_tokens,
+            queue,
+            prefill,
             "-" if first is None else f"{first - self._arrived:.3f}",
             seconds,
             ",".join(finishes),

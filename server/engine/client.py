@@ -10,6 +10,7 @@ import msgspec
 import zmq
 
 from server.engine.bus_reader import BusReader
+from server.engine.departures import Departures
 from server.engine.health import EngineHealth
 from server.engine.rates import EngineFigures
 from server.engine.recovery import Recovery
@@ -47,7 +48,11 @@ class DeadlineExceeded(EchelonError):
 
 
 class QueueFull(EchelonError):
-    """No more sequences may be opened now."""
+    """No more sequences may be opened now; `retry_after` seconds later there may be room."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Submission:
@@ -118,6 +123,7 @@ class EngineClient:
         self._known: Mapping[str, str] | None = None  # fingerprint of the engine that has the open sequences
         self._trouble = ""  # what was last found wrong with the engine
         self._recovery = Recovery(resume_attempts, resume_timeout, probe_interval)
+        self._departures = Departures()
         self._submissions: dict[str, Submission] = {}  # by open sequence
         self._context: zmq.Context[Any] = zmq.Context()
         self._socket: zmq.Socket[Any] | None = None
@@ -163,7 +169,8 @@ class EngineClient:
         """Opens all the sequences of one HTTP request, or none; raises `EngineUnavailable` or `QueueFull`."""
         capacity = self.capacity
         if self.open_sequences + len(requests) > capacity:
-            raise QueueFull(f"{self.open_sequences} of {capacity} sequences are open")
+            wait = self._departures.retry_after(self.open_sequences + len(requests) - capacity)
+            raise QueueFull(f"{self.open_sequences} of {capacity} sequences are open", wait)
         submission = Submission(self, [request.id for request in requests])
         for request in requests:
             self._submissions[request.id] = submission
@@ -175,6 +182,7 @@ class EngineClient:
         """Tells the engine to end a sequence, and forgets it."""
         if self._recovery.closed(sequence):
             del self._submissions[sequence]
+            self._departures.left(self._clock())
             self._send(Abort(sequence))
 
     # --- life ------------------------------------------------------------------------------------------------------
@@ -276,6 +284,7 @@ class EngineClient:
         submission = self._submissions[message.id]
         if message.id not in self._recovery:
             del self._submissions[message.id]
+            self._departures.left(self._clock())
             submission.finished(message.id)
         submission.put(EngineFailed(message.error) if isinstance(message, Failed) else message)
 

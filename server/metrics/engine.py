@@ -13,6 +13,7 @@ from workers.shared.messages import (
     HIT_RANKS,
     ControllerStatus,
     EngineInfo,
+    KvUse,
     SpeculationCounts,
     StageTimings,
     Status,
@@ -35,6 +36,8 @@ _HELP: Mapping[str, str] = {
     "drafts": "Drafts asked for",
     "draft_ns": "Time the drafter took over them",
     "drafter_failures": "Failures of the drafter, each silencing it for a while",
+    "prefix_cache_queries": "Prompt tokens that might have been held already, of requests that began",
+    "prefix_cache_hits": "Prompt tokens that were held already, and were not computed again",
     "decode_ns": "Time between first and last token of requests",
     "commit_ns": "Rank 0's time for samples, without announcements",
     "announce_ns": "Rank 0's time for control messages",
@@ -62,6 +65,7 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     yield _gauge("num_requests_running", "Sequences in the pipeline", status.running)
     yield _gauge("num_requests_waiting", "Sequences queued in the engine", status.waiting)
     yield _credits(status.credits)
+    yield from _kv(status.kv)
     yield from _counters(status.stats.counts, "speculation_")
     yield _hits(status.stats.counts)
     yield from _counters(status.stats)
@@ -82,6 +86,19 @@ def _credits(in_use: Mapping[str, int]) -> Metric:
     for kind, count in in_use.items():
         metric.add_metric([kind], count)
     return metric
+
+
+def _kv(kv: KvUse) -> Iterator[Metric]:
+    used = kv.running / kv.total if kv.total else 0.0
+    yield _gauge("kv_cache_usage_perc", "KV positions of running requests; 1 is all there are", used)
+    positions = GaugeMetricFamily(
+        "echelon:kv_cache_positions",
+        "KV positions: of running requests, kept in idle slots for prompts that begin alike, or neither",
+        labels=["use"],
+    )
+    for use, count in (("running", kv.running), ("kept", kv.kept), ("free", kv.total - kv.running - kv.kept)):
+        positions.add_metric([use], count)
+    yield positions
 
 
 def _controller(controller: ControllerStatus) -> Iterator[Metric]:

@@ -40,6 +40,7 @@ def as_chat(body: ResponsesRequest) -> ChatCompletionRequest:
             "temperature": body.temperature,
             "top_p": body.top_p,
             "stream": body.stream,
+            "priority": body.priority,
         }
     )
 

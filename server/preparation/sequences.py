@@ -23,6 +23,7 @@ class Limits:
     max_model_len: int
     vocab_size: int
     eos_ids: frozenset[int]
+    by_priority: bool = False  # whether requests that wait go by their field `priority`
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ def _prepared(
 ) -> PreparedRequest:
     if body.stream_options is not None and not body.stream:
         raise bad_request("'stream_options' needs 'stream' to be true", "stream_options")
+    if body.priority and not limits.by_priority:
+        raise bad_request("'priority' needs a server started with --scheduling-policy priority; remove it", "priority")
     max_tokens = [budget.tokens(len(prompt), limits.max_model_len) for prompt in prompts]
     sampling = msgspec.structs.replace(_sampling(body, logprobs, limits), prompt_logprobs=prompt_logprobs)
     if restriction is not None:
@@ -165,6 +168,7 @@ def _prepared(
                     max_tokens=tokens,
                     sampling=msgspec.structs.replace(sampling, seed=(seed + choice) & _SEED_MASK),
                     stop_tokens=sampling.end_tokens,
+                    priority=body.priority or 0,
                 )
             )
     options = body.stream_options or StreamOptions()

@@ -73,6 +73,7 @@ class SamplingFields(StructuredFields):
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[Count], Field(max_length=64)] | None = None
     return_token_ids: bool | None = None
+    priority: Annotated[int, Field(ge=-(2**31), le=_INT32)] | None = None  # those of lower numbers start first
 
     user: Any = None
     metadata: Any = None

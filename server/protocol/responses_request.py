@@ -162,6 +162,7 @@ class ResponsesRequest(Body):
     parallel_tool_calls: bool | None = None
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
 
     store: Literal[False] | None = None
     background: Literal[False] | None = None

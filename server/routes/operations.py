@@ -7,12 +7,14 @@ from fastapi import APIRouter
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
 
+from server.metrics.labelled import Labelled
 from server.service import Service, engine_errors
 
 
 def operations_router(service: Service) -> APIRouter:
     """The routes over `service`."""
     router = APIRouter()
+    labelled = Labelled(service.metrics.registry, service.settings.served_model_name)
 
     @router.get("/health")
     @router.get("/ready")
@@ -27,7 +29,7 @@ def operations_router(service: Service) -> APIRouter:
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(labelled), media_type=CONTENT_TYPE_LATEST)
 
     @router.get("/status")
     async def status() -> Response:

@@ -10,9 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Folder
-from speculation.bench.analysis.figures import Row, rows
+from speculation.bench.analysis.figures import TableRow, rows
 from speculation.bench.analysis.report import Provenance, Results, markdown
-from speculation.bench.configuration import Contender, Settings, gpus
+from speculation.bench.configuration import BenchSettings, Contender, gpus
 from speculation.bench.energy import Meter, open_meter
 from speculation.bench.machine import provenance
 from speculation.bench.options import Options, parse
@@ -80,7 +80,7 @@ def bench(options: Options, made_by: Provenance) -> Results:
     return results
 
 
-def plot(made: Sequence[Row], folder: Path) -> None:
+def plot(made: Sequence[TableRow], folder: Path) -> None:
     """Draws what there is to draw, or says what is missing for it."""
     try:
         from speculation.bench.plots import draw_all  # imports matplotlib, which is optional
@@ -90,7 +90,7 @@ def plot(made: Sequence[Row], folder: Path) -> None:
     draw_all(made, folder)
 
 
-def shown(settings: Settings) -> Settings:
+def shown(settings: BenchSettings) -> BenchSettings:
     """Settings without the machine's folders: of a model that is a file or a folder, its name."""
 
     def name(model: str) -> str:

@@ -1,6 +1,7 @@
 """`echelon serve` as an operator starts it: real processes, a real port."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import httpx
 import openai
+
+MODEL_LABEL = re.compile(r'\{model_name="[^"]*"\}|model_name="[^"]*",|,model_name="[^"]*"')  # every series has it
 
 
 @dataclass
@@ -37,8 +40,9 @@ class Serving:
     def metric(self, series: str) -> float:
         """One series of /metrics, such as `echelon:stage_frames_total{outcome="computed",stage="0"}`."""
         for line in httpx.get(f"{self.url}/metrics", timeout=30, verify=False).text.splitlines():
-            if line.startswith(f"{series} "):
-                return float(line.rsplit(" ", 1)[1])
+            name, _, value = MODEL_LABEL.sub("", line).rpartition(" ")
+            if name == series:
+                return float(value)
         raise AssertionError(f"/metrics has no {series}")
 
     def process(self, *words: str) -> int:

@@ -18,6 +18,7 @@ import openai
 from tokenizers import Tokenizer
 
 from server.settings import ServerSettings, save_settings
+from tests.e2e.serving import MODEL_LABEL
 from tests.small_model import CHATML, EOS, write_model_folder
 from tests.stub_engine import StubEngine
 from workers.shared.fingerprint import server_fingerprint
@@ -53,8 +54,9 @@ class Api:
 
     def metric(self, series: str) -> float:
         for line in httpx.get(f"{self.url}/metrics", verify=False).text.splitlines():
-            if line.startswith(f"{series} "):
-                return float(line.rsplit(" ", 1)[1])
+            name, _, value = MODEL_LABEL.sub("", line).rpartition(" ")
+            if name == series:
+                return float(value)
         return 0.0
 
     def reply(self, text: str, *, end: bool = True) -> None:

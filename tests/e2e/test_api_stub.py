@@ -189,6 +189,27 @@ def test_metrics_parse_with_a_naive_reader_and_count(api: Api) -> None:
     for line in text.splitlines():
         assert line.startswith("#") or re.fullmatch(r"[a-z_0-9:]+(\{[^{}]*\})? [-+0-9.eInf]+", line), line
     assert "_created" not in text
+    assert all(f'model_name="{MODEL}"' in line for line in text.splitlines() if not line.startswith("#"))
+
+
+def test_each_phase_of_a_request_is_measured(api: Api) -> None:
+    names = [f"echelon:request_{phase}" for phase in ("queue_time_seconds", "prefill_time_seconds", "queue_position")]
+    before = [api.metric(f"{name}_sum") for name in names]
+    decoded = api.metric("echelon:request_decode_time_seconds_count")
+    api.client().chat.completions.create(**ask())
+    after = [api.metric(f"{name}_sum") for name in names]
+    assert [now - then for now, then in zip(after, before, strict=True)] == pytest.approx([4, 2, 3])
+    assert api.metric("echelon:request_decode_time_seconds_count") == decoded + 1
+    assert api.metric("echelon:request_inference_time_seconds_sum") >= 2
+    assert any("queue=4.000 prefill=2.000" in line for line in lines(api, "request="))
+
+
+def test_priority_is_for_servers_that_go_by_it(api: Api) -> None:
+    assert api.post(ask(priority=0)).status_code == 200
+    refused = api.post(ask(priority=-1))
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "priority"
+    assert "--scheduling-policy" in refused.json()["error"]["message"]
 
 
 def test_an_idle_server_sleeps(api: Api) -> None:

@@ -190,6 +190,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
     sampling: Sampling
     stop_tokens: tuple[int, ...] = ()  # generation ends after any of these; it is reported, not hidden
     generated: tuple[int, ...] = ()  # output that an engine which was lost has given; fewer than max_tokens
+    priority: int = 0  # of requests that wait, those with the lowest number start first
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -252,6 +253,15 @@ class SpeculationCounts(msgspec.Struct):
         self.hits = [mine + others for mine, others in zip(self.hits, other.hits, strict=True)]
 
 
+class Beginning(msgspec.Struct, frozen=True, array_like=True):
+    """How a request came to its first token; times in nanoseconds."""
+
+    cached: int = 0  # prompt positions that were not computed again
+    ahead: int = 0  # requests that would start before it when it arrived
+    queue_ns: int = 0  # from its arrival in the engine until it had a slot
+    prefill_ns: int = 0  # from there to its first token
+
+
 class Tokens(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):
     """Verified tokens, in order. The last message of a request, and no other, has a `finish`."""
 
@@ -260,7 +270,7 @@ class Tokens(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):
     logprobs: list[TokenLogprobs] = []  # as many as tokens, if the request asked for them
     finish: str | None = None  # "stop" (the last token is a stop token), "length" or "abort"
     counts: SpeculationCounts | None = None  # with `finish`
-    cached: int = 0  # with the first token: prompt positions that were not computed again
+    beginning: Beginning | None = None  # with the first token
     prompt_logprobs: list[TokenLogprobs] = []  # with the first token, if asked for: of the prompt's, but its first
 
 
@@ -305,6 +315,8 @@ class EngineStats(msgspec.Struct):
     drafts: int = 0  # asked of the drafter
     draft_ns: int = 0  # time it took over them
     drafter_failures: int = 0  # each has silenced a drafter, at least until the next request
+    prefix_cache_queries: int = 0  # prompt tokens that might have been held already
+    prefix_cache_hits: int = 0  # those that were, and were not computed again
     rank: RankTimings = msgspec.field(default_factory=RankTimings)
 
 
@@ -315,6 +327,14 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     predicted: dict[str, float]  # tokens a second of every choice
     switches: int = 0  # from one choice to another
     probes: int = 0  # of choices that were not thought to be the best
+
+
+class KvUse(msgspec.Struct, frozen=True):
+    """Positions of keys and values, of all slots together."""
+
+    total: int = 0
+    running: int = 0  # written for requests that run
+    kept: int = 0  # held in idle slots for prompts that begin alike
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
@@ -329,6 +349,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     stages: list[StageTimings]
     dropped: int = 0  # messages that rank 0 could not read
     credits: dict[str, int] = {}  # frames in flight, by kind: certain, draft, prompt
+    kv: KvUse = KvUse()
 
 
 class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):

@@ -8,7 +8,15 @@ from prometheus_client.exposition import generate_latest
 from server.engine.rates import EngineFigures
 from server.metrics.engine import engine_metrics
 from tests.stub_engine import INFO
-from workers.shared.messages import ControllerStatus, EngineStats, RankTimings, SpeculationCounts, StageTimings, Status
+from workers.shared.messages import (
+    ControllerStatus,
+    EngineStats,
+    KvUse,
+    RankTimings,
+    SpeculationCounts,
+    StageTimings,
+    Status,
+)
 
 
 class Scrape:
@@ -34,14 +42,19 @@ def test_every_figure_is_there_in_the_units_of_prometheus() -> None:
     counts = SpeculationCounts(*range(1, 7), hits=[0, 1, 2, 3, 4], bounded=8, bound=6.5)
     rank = RankTimings(10**9, 2 * 10**9, 3 * 10**9)
     stats = EngineStats(counts, full_cycles=9, full_cycle_ns=5 * 10**8, drafts=3, draft_ns=10**8, rank=rank)
+    stats.prefix_cache_queries, stats.prefix_cache_hits = 50, 40
     stages = [StageTimings(*(stage * 10**9 + field for field in range(9))) for stage in (1, 2)]
     choice = ControllerStatus("ngram", {"none": 10.0, "ngram": 12.5}, switches=3, probes=1)
     in_use = {"certain": 2, "draft": 1}
-    found = series(Status(1, INFO, 1, 2, stats, choice, stages, dropped=7, credits=in_use))
+    found = series(Status(1, INFO, 1, 2, stats, choice, stages, dropped=7, credits=in_use, kv=KvUse(100, 25, 10)))
     assert found["echelon:num_requests_running"] == 1
     assert found["echelon:num_requests_waiting"] == 2
     assert found['echelon:credits_in_use{kind="certain"}'] == 2
     assert found['echelon:credits_in_use{kind="draft"}'] == 1
+    assert found["echelon:kv_cache_usage_perc"] == 0.25
+    assert [found[f'echelon:kv_cache_positions{{use="{use}"}}'] for use in ("running", "kept", "free")] == [25, 10, 65]
+    assert found["echelon:prefix_cache_queries_total"] == 50
+    assert found["echelon:prefix_cache_hits_total"] == 40
     assert found["echelon:dropped_messages_total"] == 7
     assert found['echelon:speculation_choice{drafter="none"}'] == 0
     assert found['echelon:speculation_choice{drafter="ngram"}'] == 1

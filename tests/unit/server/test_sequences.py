@@ -1,5 +1,6 @@
 """From request bodies to sequences: whatever passes the checks is safe to send to the engine."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -186,3 +187,9 @@ def test_prompt_tokens_outside_the_vocabulary(prompt: list[int]) -> None:
     with pytest.raises(ApiError) as caught:
         prepared_completion(body, "id", [prompt], LIMITS, lambda: 0)
     assert caught.value.param == "prompt"
+
+
+def test_priority_reaches_every_choice_where_the_server_goes_by_it() -> None:
+    body = ChatCompletionRequest.model_validate({"model": "m", "messages": MESSAGES, "n": 2, "priority": -5})
+    limits = replace(LIMITS, by_priority=True)
+    assert [made.priority for made in prepared_chat(body, "id", [5], limits, lambda: 77).generates] == [-5, -5]

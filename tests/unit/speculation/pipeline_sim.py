@@ -6,19 +6,17 @@ or value changes the output. Time has no unit; a stage forward takes about 1.
 """
 
 import hashlib
-import heapq
 import itertools
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from speculation.decisions.policy import FramePolicy, pipelined
 from speculation.decisions.schedule import Schedule, Step
-from workers.decisions.lookahead import Lookahead
+from speculation.simulate.stages import Events, Stages
 from workers.shared.frames import Frame
-from workers.shared.messages import Open, Rollback, Sample, Sampling
+from workers.shared.messages import Open, Sample, Sampling
 
 VOCABULARY = 50
 
@@ -64,16 +62,6 @@ class Outcome:
     last_at: float = 0.0
 
 
-@dataclass
-class _Stage:
-    lookahead: Lookahead
-    kv: list[int] = field(default_factory=list)
-    inputs: deque[int] = field(default_factory=deque)
-    frame: Frame | None = None  # popped, its input not here yet
-    busy: bool = False
-    prompt_tokens: int = 0
-
-
 class PipelineSim:
     """Runs requests one after the other through `stages` simulated stages."""
 
@@ -92,9 +80,6 @@ class PipelineSim:
         silence: float = 0.0,
     ) -> None:
         """`silence` is the probability that the drafter has no guess; frames are pipelined unless `policy` is given."""
-        self.now = 0.0
-        self.computed = 0
-        self.skipped = 0
         self._rng = rng
         self._jitter = jitter
         self._control_delay = control
@@ -102,11 +87,12 @@ class PipelineSim:
         self._reuse = reuse
         self._silence = silence
         self._acceptance = acceptance
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._order = itertools.count()
-        self._last: dict[object, float] = {}
+        self._events = Events()
+        self._last: dict[tuple[str, int], float] = {}
         self.schedule = Schedule(0, stages, policy or pipelined(stages), chunk, itertools.count())
-        self._stages = [_Stage(Lookahead(f"stage {i}")) for i in range(stages)]
+        self.stages = Stages(stages, self._events, self)
+        self._kv: list[list[int]] = [[] for _ in range(stages)]
+        self._prompt_tokens = 0  # a frame that is left from the request before is dead, whatever is said of it
         self._drafting: tuple[int, int] | None = None
         self._outcome = Outcome()
         self._current = 0
@@ -120,56 +106,33 @@ class PipelineSim:
             self._outcome = Outcome(list(given))
             self._given = len(request.prompt) + len(given)
             outcomes.append(self._outcome)
+            self._prompt_tokens = len(request.prompt)
             reused = self.schedule.reusable(request.prompt) if self._reuse else 0
-            self._send_control([Open(0, self.schedule.epoch, len(request.prompt), Sampling(seed=0), reused)])
+            self.stages.announce([Open(0, self.schedule.epoch, len(request.prompt), Sampling(seed=0), reused)])
             self.schedule.start(request.prompt, request.max_tokens, request.stop_tokens, reused, given)
             self._apply(Step())
             self._current = number
             if request.abort_after is not None:
-                self._after(request.abort_after, self._abort, number)
+                self._events.after(request.abort_after, partial(self._abort, number))
             while self.schedule.running:
-                self._next_event()
+                self._events.next()
         while self._events:  # dead frames still cross every edge
-            self._next_event()
-        assert all(not stage.busy and stage.frame is None and not stage.inputs for stage in self._stages)
+            self._events.next()
+        assert all(stage.idle for stage in self.stages.all)
         return outcomes
-
-    # --- events ---
-
-    def _next_event(self) -> None:
-        self.now, _, action, args = heapq.heappop(self._events)
-        action(*args)
-
-    def _after(self, delay: float, action: Callable[..., None], *args: Any) -> None:
-        self._at(self.now + delay, action, *args)
-
-    def _at(self, time: float, action: Callable[..., None], *args: Any) -> None:
-        heapq.heappush(self._events, (time, next(self._order), action, args))
 
     def _noisy(self, mean: float) -> float:
         return mean * (1 + self._jitter * (self._rng.random() * 2 - 1))
 
-    def _channel(self, key: object, action: Callable[..., None], *args: Any) -> None:
-        """An ordered channel with random delays."""
-        delay = self._noisy(self._control_delay) * (1 + 20 * self._jitter * self._rng.random())
-        arrival = max(self._last.get(key, 0.0), self.now + delay)
-        self._last[key] = arrival
-        self._at(arrival, action, *args)  # not now + (arrival - now): rounding could overtake
-
     # --- rank 0 ---
 
-    def _send_control(self, messages: Sequence[Frame | Open | Rollback]) -> None:
-        for message in messages:
-            for index, _ in enumerate(self._stages):
-                self._channel(("control", index), self._hear, index, message)
-
     def _apply(self, step: Step) -> None:
-        self._send_control([*step.control, *self.schedule.announce()])
+        self.stages.announce([*step.control, *self.schedule.announce()])
         if step.tokens:
             if not self._outcome.tokens:
-                self._outcome.first_at = self.now
+                self._outcome.first_at = self._events.now
             self._outcome.tokens += step.tokens
-            self._outcome.last_at = self.now
+            self._outcome.last_at = self._events.now
         if step.finish is not None:
             self._outcome.finish = step.finish
         self._check()
@@ -193,14 +156,14 @@ class PipelineSim:
     def _draft(self) -> None:
         if self._drafting is None and self.schedule.wants_draft():
             self._drafting = (self.schedule.epoch, len(self.schedule.tokens))
-            self._after(self._noisy(self._draft_time), self._drafted)
+            self._events.after(self._noisy(self._draft_time), self._drafted)
 
     def _drafted(self) -> None:
         wanted, self._drafting = self._drafting, None
         if wanted == (self.schedule.epoch, len(self.schedule.tokens)) and self.schedule.wants_draft():
             if self._rng.random() < self._silence:
                 self.schedule.flush()
-                self._send_control(self.schedule.announce())
+                self.stages.announce(self.schedule.announce())
                 self._check()
                 return
             right = target(self.schedule.tokens)
@@ -215,61 +178,33 @@ class PipelineSim:
         if self._current == number:
             self._apply(self.schedule.abort())
 
-    # --- stages ---
+    # --- what surrounds the stages ---
 
-    def _hear(self, index: int, message: Frame | Open | Rollback) -> None:
-        stage = self._stages[index]
-        stage.lookahead.hear(message)
-        if isinstance(message, Open):
-            stage.prompt_tokens = message.prompt_tokens
-        self._start(index)
+    def send(self, channel: str, stage: int, arrive: Callable[[], None]) -> None:
+        """An ordered channel with random delays."""
+        delay = self._noisy(self._control_delay) * (1 + 20 * self._jitter * self._rng.random())
+        arrival = max(self._last.get((channel, stage), 0.0), self._events.now + delay)
+        self._last[channel, stage] = arrival
+        self._events.at(arrival, arrive)  # not now + (arrival - now): rounding could overtake
 
-    def _arrive(self, index: int, number: int) -> None:
-        self._stages[index].inputs.append(number)
-        self._start(index)
+    def service(self, stage: int, frame: Frame, alive: bool) -> float:
+        return self._noisy(1.0) if alive else 0.001
 
-    def _start(self, index: int) -> None:
-        stage = self._stages[index]
-        if stage.busy:
-            return
-        if stage.frame is None:
-            stage.frame = stage.lookahead.pop()
-        if stage.frame is None or (index > 0 and not stage.inputs):
-            return
-        frame, stage.frame, stage.busy = stage.frame, None, True
-        if index > 0:
-            assert stage.inputs.popleft() == frame.index, "an edge is out of order"
-        alive = stage.lookahead.admit(frame)
-        self.computed += alive
-        self.skipped += not alive
-        sample: Sample | None = None
-        if alive:
-            stage.kv[frame.position :] = frame.tokens
-            if index + 1 == len(self._stages):
-                sample = _sample(stage, frame)
-        self._after(self._noisy(1.0) if alive else 0.001, self._finish, index, frame, sample)
+    def compute(self, stage: int, frame: Frame) -> Sample | None:
+        """Any wrong key or value changes the last stage's answer."""
+        kv = self._kv[stage]
+        kv[frame.position :] = frame.tokens
+        return self._sample(kv, frame) if stage + 1 == len(self._kv) else None
 
-    def _finish(self, index: int, frame: Frame, sample: Sample | None) -> None:
-        stage = self._stages[index]
-        stage.busy = False
-        if index + 1 < len(self._stages):
-            self._channel(("data", index), self._arrive, index + 1, frame.index)
-        elif sample is not None:
-            if sample.tokens:
-                stage.lookahead.sampled(frame, sample)
-            self._channel("results", self._on_sample, sample)
-        self._start(index)
-
-    def _on_sample(self, sample: Sample) -> None:
+    def sampled(self, sample: Sample) -> None:
         self._apply(self.schedule.sample(sample))
 
-
-def _sample(stage: _Stage, frame: Frame) -> Sample:
-    """What the tail says: a token after each of the frame's, the prompt's excepted, up to the first wrong draft."""
-    if not frame.wants_sample:
-        return Sample(0, frame.epoch, frame.end)
-    first = max(frame.position + 1, stage.prompt_tokens)
-    tokens = [target(stage.kv[:first])]
-    while first + len(tokens) <= frame.end and tokens[-1] == stage.kv[first + len(tokens) - 1]:
-        tokens.append(target(stage.kv[: first + len(tokens)]))
-    return Sample(0, frame.epoch, first, tuple(tokens))
+    def _sample(self, kv: Sequence[int], frame: Frame) -> Sample:
+        """What the tail says: a token after each of the frame's, the prompt's excepted, up to the first wrong draft."""
+        if not frame.wants_sample:
+            return Sample(0, frame.epoch, frame.end)
+        first = max(frame.position + 1, self._prompt_tokens)
+        tokens = [target(kv[:first])]
+        while first + len(tokens) <= frame.end and tokens[-1] == kv[first + len(tokens) - 1]:
+            tokens.append(target(kv[: first + len(tokens)]))
+        return Sample(0, frame.epoch, first, tuple(tokens))

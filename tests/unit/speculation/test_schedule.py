@@ -207,7 +207,7 @@ def test_a_sample_longer_than_its_frame_is_fatal() -> None:
 def test_dead_frames_are_mostly_not_computed() -> None:
     sim = PipelineSim(8, acceptance=0.5, rng=random.Random(3), control=0.01)
     sim.run([Request([1], 500)])
-    assert sim.skipped > sim.computed / 10
+    assert sum(stage.skipped for stage in sim.stages.all) > sum(stage.computed for stage in sim.stages.all) / 10
 
 
 def test_nothing_is_drafted_past_an_end_token_or_the_token_limit() -> None:
