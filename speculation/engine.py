@@ -15,6 +15,7 @@ from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import FRAME_KINDS, Schedule, Step
 from speculation.decisions.slots import choose_slot
 from speculation.decisions.waiting import WaitingLine
+from speculation.decisions.widths import WidthOfFrames
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.group import StageGroup
@@ -70,8 +71,10 @@ class Engine:
         self._group = StageGroup(config, channels)
         # Starting anywhere makes a frame that a stage still sends for an earlier rank 0 one that nobody expects.
         numbers = itertools.count(secrets.randbits(_FIRST_NUMBER_BITS))
+        auto = config.tokens_per_frame == "auto" and config.widest > 1
+        widths = WidthOfFrames(config.stages, None if auto else policy.width, controller.costs)
         self._streams = [
-            Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers), drafter)
+            Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers), drafter, widths)
             for slot, drafter in enumerate(drafters)
         ]
         self._least_recent = list(range(config.max_num_seqs))  # slots, the one used longest ago first
@@ -192,7 +195,9 @@ class Engine:
         self._announce(step.control)
         self._stats.sampled(number, full=full and bool(step.tokens))
         if step.tokens:
-            self._stats.verified(stream.since_last_sample())
+            since = stream.since_last_sample()
+            self._stats.verified(since)
+            stream.frame_left(step, since, alone=len(self._running) == 1)
             stream.rank(step, sample.probabilities)
             self._give(stream, step, sample.logprobs)
             stream.follow(step)
@@ -206,6 +211,7 @@ class Engine:
         """What drafts from here on, now that `tokens` were verified after `cycles` cycles."""
         assert stream.session is not None
         stream.session.sampled(time.monotonic(), cycles, tokens, alone=len(self._running) == 1)
+        stream.set_width()
         self._observe()
 
     def _give(self, stream: Stream, step: Step, logprobs: Sequence[TokenLogprobs] = ()) -> None:

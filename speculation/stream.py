@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from speculation.decisions.credits import Claim
 from speculation.decisions.schedule import Schedule, Step
+from speculation.decisions.widths import WidthOfFrames
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
 
@@ -31,7 +32,8 @@ _MEMORY = 0.9  # weight of the past in the acceptance
 class Stream:
     """Serves the requests of one slot, one after the other. Without a request it is idle."""
 
-    def __init__(self, schedule: Schedule, drafter: Drafter) -> None:
+    def __init__(self, schedule: Schedule, drafter: Drafter, widths: WidthOfFrames) -> None:
+        """`widths` says how many tokens a frame holds; those of the calibration are as wide as at the start."""
         self.slot = schedule.sequence
         self.schedule = schedule
         self.drafter = drafter
@@ -42,6 +44,9 @@ class Stream:
         self._begun_ns = 0
         self._last_sample_ns: int | None = None
         self._acceptance = _HOPE  # of drafts, as of late
+        self._widths = widths
+        self._counted = (0, 0)  # accepted drafts and cycles at the last sample
+        schedule.width = widths.at_first
 
     def begin(self, request: Request, reused: int, session: Deciding) -> Open:
         """Takes a request on, `reused` positions of whose prompt are in the slot; returns what stages hear first."""
@@ -49,6 +54,7 @@ class Stream:
         self.request = request
         self.prompt_logprobs = []
         self.session = session
+        self._counted = (0, 0)
         self._open_drafts.clear()
         self._begun_ns = time.perf_counter_ns()
         self._last_sample_ns = None
@@ -57,6 +63,8 @@ class Stream:
         opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused)
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
         schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
+        self._widths.begin(session.choice)
+        self.set_width()
         return opening
 
     def recall(self) -> None:
@@ -103,6 +111,30 @@ class Stream:
             counts.rank(rank)
             if draft.probabilities and probabilities:
                 counts.compare(probabilities[place], 0.0 if rank is None else draft.probabilities[rank])
+
+    def frame_left(self, step: Step, since_ns: int | None, *, alone: bool) -> None:
+        """A frame of the choice in use has verified `step`, `since_ns` after the one before."""
+        counts = self.schedule.counts
+        right, cycles = counts.accepted - self._counted[0], counts.cycles - self._counted[1]
+        self._counted = counts.accepted, counts.cycles
+        if since_ns is not None and self.session is not None and not self._is_calibration:
+            verdicts = [place < right for place in range(len(step.tokens))]
+            seconds = since_ns * 1e-9 if alone else None
+            refilled = cycles >= self.schedule.stages
+            self._widths.sampled(self.session.choice, seconds, verdicts, refilled=refilled)
+
+    def set_width(self) -> None:
+        """Frames to come hold as many tokens as are best with the choice in use."""
+        if self.session is None or self._is_calibration:
+            return
+        width = self._widths.of(self.session.choice)
+        if width != self.schedule.width:
+            self.schedule.width = width
+            self.drafter.frames(width)
+
+    @property
+    def _is_calibration(self) -> bool:
+        return self.request is not None and self.request.client is None
 
     def follow(self, step: Step) -> None:
         """Tells the drafter what has been verified, unless it was the end."""

@@ -209,8 +209,8 @@ class Launcher:
         how = f"{config.stages} stages of {split} layers, drafter {config.drafter.name}"
         if config.drafter.num_speculative_tokens:
             how += f", draft-then-verify with {config.drafter.num_speculative_tokens} drafts"
-        if config.tokens_per_frame > 1:
-            how += f", frames of {config.tokens_per_frame} tokens"
+        if config.widest > 1:
+            how += f", tokens a frame: {config.tokens_per_frame}"
         _say(f"serving {self._name} at {base}/v1 ({how})")
         if config.rehearsal:
             _say("this is a rehearsal: the text means nothing")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from speculation.decisions.estimates import Average, Choice, Hits, Paces, Times
+from speculation.decisions.widths import Costs
 from workers.shared.messages import ControllerStatus
 
 _Answer = TypeVar("_Answer")
@@ -57,6 +58,10 @@ class Controller:
         self._samples = 0
         self._seconds = 0.0
         self._lost = 0.0  # seconds, to probes
+
+    def costs(self, choice: Choice) -> Costs:
+        """What is known of the pipeline of `choice`, for the width of its frames."""
+        return Costs()
 
     def calibrate(self, times: Mapping[str, Times]) -> None:
         """Takes what was measured before any request."""

@@ -109,12 +109,12 @@ def plan_draft(stages: int, origin: int, newest: int, cached: int, width: int = 
     last rejection. Older tokens are finished, whatever their distance. `cached` is the number of persistent rows that
     the cache holds. `width` is the number of tokens of a frame: those of the frame that the draft is for, and of the
     one before it, own the embedding only; those of one frame more have one stage behind them, and so on.
+    Where frames were narrower before, more rows may be final already than those of such frames would be.
     The plan depends on positions alone, so a draft never depends on when anchors arrive.
     Raises `ValueError` where the cache holds rows that are not final.
     """
     frame = (newest + 1 - origin) // width
-    final = origin + max(0, frame - stages) * width  # all before it have left the pipeline
-    if not 0 <= cached <= final or origin > newest:
+    if not 0 <= cached <= max(origin, newest - stages + 1) or origin > newest:
         raise ValueError(f"{cached} cached rows, origin {origin}, newest {newest}: rows in the cache must be final")
     rows = tuple(
         Row(

@@ -33,5 +33,5 @@ def choose_policy(config: EngineConfig) -> FramePolicy:
     """The configured policy, of a configuration that has been checked."""
     drafts = config.drafter.num_speculative_tokens
     if drafts == 0:
-        return pipelined(config.stages, config.delta, config.tokens_per_frame)
+        return pipelined(config.stages, config.delta, config.widest)
     return draft_then_verify(config.stages, drafts)

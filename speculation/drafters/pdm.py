@@ -95,6 +95,10 @@ class PdmDrafter(Drafter):
         """Nothing is kept from here on."""
         self._deaf = True
 
+    def frames(self, width: int) -> None:
+        """Rows of drafts to come are those of frames of so many tokens."""
+        self._runtime.width = width
+
     def advance(self) -> bool:
         """Computes persistent rows of finished tokens: the prompt's, and those left behind while nobody asked."""
         start = self._runtime.cached

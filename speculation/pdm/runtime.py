@@ -30,13 +30,17 @@ class DraftRuntime:
         self.features = FeatureMap(module.config.anchors, split)
         self.cached = 0
         self._origin: int | None = None
-        self.lag = (self.features.stages + 1) * width - 1  # tokens behind the verified ones whose rows are final
-        self._width = width
+        self.width = width  # of the frames to come
         self._held: tuple[Row, ...] = ()  # the rows of the last draft, still in the cache
         self._module = module
         self._kinds = self.features.kinds()
         self._cache = module.new_cache(capacity)
         self._rotary = module.rotary_tables(capacity)
+
+    @property
+    def lag(self) -> int:
+        """Tokens, the newest verified ones, whose rows may not be final."""
+        return (self.features.stages + 1) * self.width - 1
 
     def reset(self, kept: int = 0) -> None:
         """Forgets the sequence but for its first `kept` tokens, as far as they are finished and cached."""
@@ -62,7 +66,7 @@ class DraftRuntime:
             self.cached = min(self.cached, origin)
             self._origin = origin
             self._held = ()
-        return plan_draft(self.features.stages, origin, newest, self.cached, self._width)
+        return plan_draft(self.features.stages, origin, newest, self.cached, self.width)
 
     @torch.inference_mode()
     def draft(self, plan: DraftPlan, anchors: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from workers.shared.errors import ConfigError
 from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, TransportName
 from workers.shared.options.sources import decode
 
+MOST_TOKENS_PER_FRAME = 8  # of those that are chosen
+
 __all__ = [
     "DrafterConfig",
     "Dtype",
@@ -62,6 +64,13 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
     def stages(self) -> int:
         """Number of stages, n."""
         return len(self.split)
+
+    @property
+    def widest(self) -> int:
+        """Most tokens of a frame that is one of several in flight."""
+        if self.tokens_per_frame == "auto":
+            return 1 if self.exact else MOST_TOKENS_PER_FRAME
+        return self.tokens_per_frame
 
     def layers(self, stage: int) -> range:
         """Global indices of the decoder layers that `stage` holds."""

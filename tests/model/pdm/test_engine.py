@@ -174,7 +174,9 @@ def test_frames_of_several_tokens_are_filled_and_their_drafts_do_not_depend_on_t
             result = wide.client.generate(PROMPT, NEW, sampling)
             assert result.tokens == plain.tokens
             assert result.counts is not None
-            assert result.counts.accepted > 0
+            assert result.counts.drafted > NEW  # a random module: most are wrong
+        for slot in range(SLOTS):
+            pdm(slot).drafts.clear()
         text = PROMPT + wide.client.generate(PROMPT, NEW).tokens
         wide.client.status()  # a ping through all stages: every tap of the request has arrived
     checked, used = 0, pdm.busiest
