@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from speculation.decisions.estimates import Average, Choice, Hits, Paces, Times
-from speculation.decisions.widths import Costs
+from speculation.decisions.widths import WidthCosts
 from workers.shared.messages import ControllerStatus
 
 _Answer = TypeVar("_Answer")
@@ -59,9 +59,9 @@ class Controller:
         self._seconds = 0.0
         self._lost = 0.0  # seconds, to probes
 
-    def costs(self, choice: Choice) -> Costs:
+    def costs(self, choice: Choice) -> WidthCosts:
         """What is known of the pipeline of `choice`, for the width of its frames."""
-        return Costs()
+        return WidthCosts()
 
     def calibrate(self, times: Mapping[str, Times]) -> None:
         """Takes what was measured before any request."""

@@ -26,7 +26,7 @@ _GAIN_SAMPLES = 16.0  # that may be lost again after they have been gained
 _FIRST_WAIT = 128  # samples before a width that lost is tried again; doubles with every loss
 
 
-class Costs(NamedTuple):
+class WidthCosts(NamedTuple):
     """What is known of a drafter's pipeline before it is tried."""
 
     stage: float = 0.0  # seconds between two samples of frames of one token; 0: to be seen
@@ -60,7 +60,7 @@ class _Width:
 class Widths:
     """What is known of every width with one drafter, across requests."""
 
-    def __init__(self, stages: int, costs: Costs, prior: float, most: int = WIDTHS[-1]) -> None:
+    def __init__(self, stages: int, costs: WidthCosts, prior: float, most: int = WIDTHS[-1]) -> None:
         """`prior` is the share of tokens that have a right draft, before any is made; no frame is wider than `most`."""
         self._stages = stages
         self._costs = costs
@@ -164,7 +164,7 @@ class Widths:
 class WidthOfFrames:
     """Chooses for every request of an engine: each drafter has widths of its own."""
 
-    def __init__(self, stages: int, tokens_per_frame: int | None, costs: Callable[[Choice], Costs]) -> None:
+    def __init__(self, stages: int, tokens_per_frame: int | None, costs: Callable[[Choice], WidthCosts]) -> None:
         """`tokens_per_frame` is fixed, or None; `costs` says what has been measured of a drafter by now."""
         self.at_first = tokens_per_frame or 1
         self._stages = stages

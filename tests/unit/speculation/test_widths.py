@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.decisions.estimates import Choice
-from speculation.decisions.widths import WIDTHS, Costs, WidthOfFrames, Widths, row_costs
+from speculation.decisions.widths import WIDTHS, WidthCosts, WidthOfFrames, Widths, row_costs
 from workers.shared.emulation import cost_of_rows
 
 CHEAP = (1.0, 1.03, 1.07, 1.1)
@@ -73,7 +73,7 @@ MACHINES: dict[str, dict[str, Any]] = {
 def ratios(machine: Machine, believed: Sequence[float], answers: Sequence[int]) -> tuple[float, float]:
     """Speed against one token a frame, and against the best width."""
     stage = machine.seconds(1, empty=False)
-    chooser = Widths(machine.stages, Costs(stage, machine.draft, tuple(believed)), 0.7)
+    chooser = Widths(machine.stages, WidthCosts(stage, machine.draft, tuple(believed)), 0.7)
     chosen = machine.decode(answers, chooser)
     fixed = {width: machine.decode(answers, width) for width in WIDTHS}
     return fixed[1] / chosen, min(fixed.values()) / chosen
@@ -98,16 +98,16 @@ def test_a_wrong_belief_of_what_rows_cost_is_left_soon(stages: int) -> None:
 @pytest.mark.parametrize("stages", [2, 4])
 def test_without_a_calibration_the_first_sample_gives_the_scale(stages: int) -> None:
     machine = Machine(stages, lambda position, place: 0.85)
-    chooser = Widths(stages, Costs(), 0.5)
+    chooser = Widths(stages, WidthCosts(), 0.5)
     assert machine.decode([400] * 4, 1) / machine.decode([400] * 4, chooser) > 1.5
 
 
 def test_fixed_widths_stay_and_drafters_have_widths_of_their_own() -> None:
     one, other = Choice("one", prior=0.5), Choice("other", prior=0.5)
-    fixed = WidthOfFrames(2, 3, lambda choice: Costs())
+    fixed = WidthOfFrames(2, 3, lambda choice: WidthCosts())
     fixed.sampled(one, 1.0, [True], refilled=False)
     assert (fixed.at_first, fixed.of(one)) == (3, 3)
-    auto = WidthOfFrames(2, None, lambda choice: Costs(1.0))
+    auto = WidthOfFrames(2, None, lambda choice: WidthCosts(1.0))
     assert auto.at_first == 1
     for _ in range(30):
         auto.begin(one)
