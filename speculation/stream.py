@@ -40,7 +40,7 @@ class Stream:
         self.request: Request | None = None
         self.prompt_logprobs: list[TokenLogprobs] = []  # those that the client has not been given
         self.session: Deciding | None = None
-        self._open_drafts: dict[int, Draft] = {}  # those not verified yet, by position
+        self._open_drafts: dict[int, tuple[Draft, int]] = {}  # those not verified yet and their depths, by position
         self._begun_ns = 0
         self._last_sample_ns: int | None = None
         self._acceptance = _HOPE  # of drafts, as of late
@@ -103,9 +103,11 @@ class Stream:
         """Counts what the drafter thought of the verified tokens, `probabilities` being what the target did."""
         counts = self.schedule.counts
         for place, token in enumerate(step.tokens):
-            draft = self._open_drafts.pop(self.schedule.verified - len(step.tokens) + place, None)
-            if draft is None:
+            drafted = self._open_drafts.pop(self.schedule.verified - len(step.tokens) + place, None)
+            if drafted is None:
                 continue
+            draft, depth = drafted
+            counts.judge(depth, right=token == draft.token)
             self._acceptance = _MEMORY * self._acceptance + (1 - _MEMORY) * (token == draft.token)
             rank = draft.candidates.index(token) if token in draft.candidates else None
             counts.rank(rank)
@@ -171,6 +173,6 @@ class Stream:
             schedule.flush()
         if answer is None or answer is PENDING:
             return False
-        self._open_drafts[len(schedule.tokens)] = answer
+        self._open_drafts[len(schedule.tokens)] = answer, len(schedule.tokens) - schedule.verified + 1
         schedule.draft(answer.token)
         return True
