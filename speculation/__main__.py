@@ -49,7 +49,8 @@ def serve(config: EngineConfig) -> None:
     policy = choose_policy(config)
     vocab_size = read_facts(Path(config.model)).vocab_size
     offered = choices(config.drafter)
-    controller = Controller(config.stages, offered, load_times(config), width=policy.width)
+    width = 1 if config.tokens_per_frame == "auto" else policy.width  # at first
+    controller = Controller(config.stages, offered, load_times(config), width=width)
     drafters = build_drafters(config, vocab_size, offered)
     context: zmq.Context[Any] = zmq.Context()
     channels = Channels(context, config.endpoints, config.stall_timeout)

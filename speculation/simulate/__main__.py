@@ -117,6 +117,7 @@ def _presets(presets: Presets, options: SimulateOptions) -> str:
     lines = [
         "Predicted tokens/s of one short sequence, from the figures listed below with their sources.",
         f"The verdict is about the first acceptance, {acceptances[0]:g}, which draft-then-verify is given too.",
+        "In brackets the best number of tokens a frame, m, if drafts that look further ahead were right as often.",
         "",
         _line(*header, "would it help?"),
         _line(*["---"] * (len(header) + 1)),
@@ -137,7 +138,7 @@ def _presets(presets: Presets, options: SimulateOptions) -> str:
                         f"{advice.none:.0f}",
                         f"{advice.tensor_parallel:.0f}",
                         f"{advice.draft_then_verify:.0f} (k={advice.drafts})",
-                        *(f"{speed:.0f}" for speed in advice.speculative),
+                        *map(_both, advice.speculative, advice.wide),
                         advice.verdict,
                     )
                 )
@@ -148,6 +149,10 @@ def _presets(presets: Presets, options: SimulateOptions) -> str:
     lines += ["", "What the predictions are made from (all of it in speculation/simulate/presets.json):", ""]
     lines += [f"* {name}: {source}" for name, source in sources(presets, boxes, models, weights)]
     return "\n".join(lines) + "\n"
+
+
+def _both(speed: float, wide: tuple[int, float]) -> str:
+    return f"{speed:.0f} (m={wide[0]}: {wide[1]:.0f})" if wide[0] > 1 else f"{speed:.0f}"
 
 
 def _line(*cells: str) -> str:
