@@ -65,6 +65,7 @@ class Stream:
         schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
         self._widths.begin(session.choice)
         self.set_width()
+        self.drafter.frames(schedule.width)  # one that had failed has not heard of it
         return opening
 
     def recall(self) -> None:

@@ -53,6 +53,9 @@ class Recording(Drafter):
     def tap(self, tap: Tap) -> None:
         self.told.append(("tap", tap))
 
+    def frames(self, width: int) -> None:
+        self.told.append(("frames", width))
+
     def advance(self) -> bool:
         return True
 
@@ -68,8 +71,9 @@ def test_an_emulated_drafter_is_the_drafter_later() -> None:
     drafter.verified([1, 2], 2)
     drafter.rejected(4, 5)
     drafter.tap(tap)
+    drafter.frames(4)
     expected = [("begin", [1], sampling, start), ("verified", [1, 2], 2), ("rejected", 4, 5), ("tap", tap)]
-    assert inner.told == expected
+    assert inner.told == [*expected, ("frames", 4)]
     assert (drafter.anchors, drafter.kept(), drafter.advance()) == ((3, 5), 2, True)
     before = time.perf_counter()
     assert drafter.draft([1, 2]) == Draft((7,), 0.5)
