@@ -204,7 +204,7 @@ class Engine:
         """What drafts from here on, now that `tokens` were verified after `cycles` cycles."""
         assert stream.session is not None
         stream.session.sampled(time.monotonic(), cycles, tokens, alone=len(self._running) == 1)
-        stream.set_width()
+        stream.set_width(crowded=len(self._running) >= self._config.stages > 1)
         self._observe()
 
     def _give(self, stream: Stream, step: Step, logprobs: Sequence[TokenLogprobs] = ()) -> None:

@@ -126,11 +126,11 @@ class Stream:
             refilled = cycles >= self.schedule.stages
             self._widths.sampled(self.session.choice, seconds, verdicts, refilled=refilled)
 
-    def set_width(self) -> None:
-        """Frames to come hold as many tokens as are best with the choice in use."""
+    def set_width(self, *, crowded: bool = False) -> None:
+        """Frames to come hold as many tokens as are best with the choice in use; see `WidthOfFrames.of`."""
         if self.session is None or self._is_calibration:
             return
-        width = self._widths.of(self.session.choice)
+        width = self._widths.of(self.session.choice, crowded=crowded)
         if width != self.schedule.width:
             self.schedule.width = width
             self.drafter.frames(width)

@@ -114,6 +114,7 @@ def test_fixed_widths_stay_and_drafters_have_widths_of_their_own() -> None:
         auto.sampled(one, 1.0, [True] * auto.of(one), refilled=False)
     assert auto.of(one) == WIDTHS[-1]
     assert auto.of(other) == 1
+    assert (auto.of(one, crowded=True), fixed.of(one, crowded=True)) == (1, 3)
 
 
 @given(st.dictionaries(st.sampled_from([1, 2, 4, 8, 16]), st.floats(0.001, 10)))
