@@ -120,7 +120,9 @@ class Stream:
         counts = self.schedule.counts
         right, cycles = counts.accepted - self._counted[0], counts.cycles - self._counted[1]
         self._counted = counts.accepted, counts.cycles
-        if since_ns is not None and self.session is not None and not self._is_calibration:
+        if since_ns is None or self.session is None or self._is_calibration:
+            return
+        if self.schedule.width == self._widths.of(self.session.choice):  # in a crowd it is not
             verdicts = [place < right for place in range(len(step.tokens))]
             seconds = since_ns * 1e-9 if alone else None
             refilled = cycles >= self.schedule.stages
