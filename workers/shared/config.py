@@ -69,8 +69,13 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
     def widest(self) -> int:
         """Most tokens of a frame that is one of several in flight."""
         if self.tokens_per_frame == "auto":
-            return 1 if self.exact else MOST_TOKENS_PER_FRAME
+            return MOST_TOKENS_PER_FRAME if self.chooses_width else 1
         return self.tokens_per_frame
+
+    @property
+    def chooses_width(self) -> bool:
+        """Whether it is decided for each request how many tokens a frame holds."""
+        return self.tokens_per_frame == "auto" and not self.exact
 
     def layers(self, stage: int) -> range:
         """Global indices of the decoder layers that `stage` holds."""
