@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.decisions.estimates import Choice
+from speculation.decisions.controller import Controller
+from speculation.decisions.estimates import Choice, Measured, Times
 from speculation.decisions.widths import WIDTHS, WidthCosts, WidthOfFrames, Widths, row_costs
 from workers.shared.emulation import cost_of_rows
 
@@ -115,6 +116,16 @@ def test_fixed_widths_stay_and_drafters_have_widths_of_their_own() -> None:
     assert auto.of(one) == WIDTHS[-1]
     assert auto.of(other) == 1
     assert (auto.of(one, crowded=True), fixed.of(one, crowded=True)) == (1, 3)
+
+
+def test_what_a_calibration_has_found_of_a_drafter_is_where_its_widths_begin() -> None:
+    choice, other = Choice("one", prior=0.5), Choice("other", prior=0.5)
+    controller = Controller(2, [choice, other])
+    assert controller.costs(choice) == WidthCosts()
+    times = {"one": Times(0.03, 0.07, 0.06)}
+    controller.calibrate(Measured(times, drafts={"one": 0.01}, rows={1: 0.1, 2: 0.11, 4: 0.13, 16: 0.2}))
+    assert controller.costs(choice) == WidthCosts(0.03, 0.01, pytest.approx((1.0, 1.1, 1.3)))
+    assert controller.costs(other) == WidthCosts()
 
 
 @given(st.dictionaries(st.sampled_from([1, 2, 4, 8, 16]), st.floats(0.001, 10)))
