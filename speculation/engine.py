@@ -12,10 +12,9 @@ from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim, Credits
 from speculation.decisions.grammar_gate import GrammarGate
 from speculation.decisions.policy import FramePolicy
-from speculation.decisions.schedule import FRAME_KINDS, Schedule, Step
+from speculation.decisions.schedule import FRAME_KINDS, Step
 from speculation.decisions.slots import choose_slot
 from speculation.decisions.waiting import WaitingLine
-from speculation.decisions.widths import WidthOfFrames
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.group import StageGroup
@@ -23,7 +22,7 @@ from speculation.info import engine_info
 from speculation.kept_calibrations import forget_measured, save_measured, say_expected
 from speculation.live import LiveTrace
 from speculation.stats import StatsRecorder
-from speculation.stream import Request, Stream
+from speculation.stream import Request, Stream, idle_streams
 from workers.shared.config import EngineConfig
 from workers.shared.errors import OutOfStep
 from workers.shared.live.messages import Passage, Watch
@@ -73,11 +72,7 @@ class Engine:
         self._group = StageGroup(config, channels)
         # Starting anywhere makes a frame that a stage still sends for an earlier rank 0 one that nobody expects.
         numbers = itertools.count(secrets.randbits(_FIRST_NUMBER_BITS))
-        widths = WidthOfFrames(config.stages, None if config.chooses_width else policy.width, controller.costs)
-        self._streams = [
-            Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers), drafter, widths)
-            for slot, drafter in enumerate(drafters)
-        ]
+        self._streams = idle_streams(config, policy, numbers, drafters, controller)
         self._least_recent = list(range(config.max_num_seqs))  # slots, the one used longest ago first
         self._gate: GrammarGate[Request] = GrammarGate()
         self._queue: WaitingLine[Request] = WaitingLine()
@@ -132,6 +127,8 @@ class Engine:
             if self._stopping:
                 return
             run.ended(stream.schedule.tokens, self._stats.draft_seconds)
+            if self._queue:
+                calibration.hurry()
         self._calibrating = False
         self._stats = StatsRecorder()
         measured = calibration.measured()
@@ -164,6 +161,8 @@ class Engine:
         if isinstance(message, Sample):
             started, announced = time.perf_counter_ns(), self._channels.announce_ns
             self._on_sample(message)
+            if message.tap is not None:
+                self._drafters[message.sequence].tap(message.tap)
             self._stats.committed(time.perf_counter_ns() - started - (self._channels.announce_ns - announced))
         elif isinstance(message, Compiled):
             self._enqueue(self._gate.compiled(message.number))
@@ -248,8 +247,8 @@ class Engine:
 
     # --- frames and drafts ---
 
-    def _announce(self, control: Sequence[Open | Rollback] = ()) -> None:
-        """Sends `control`, and every frame that there is a credit for."""
+    def _announce(self, control: Sequence[Open | Rollback] = ()) -> dict[int, Claim]:
+        """Sends `control`, and every frame that there is a credit for; returns what is claimed then."""
         messages: list[ToStage] = list(control)
         claims = self._claims()
         while (slot := self._credits.grant(claims)) is not None:
@@ -260,6 +259,7 @@ class Engine:
             claims[slot] = stream.claim()
         if messages:
             self._channels.announce(messages)
+        return claims
 
     def _claims(self) -> dict[int, Claim]:
         return {stream.slot: stream.claim() for stream in self._running}
@@ -271,9 +271,9 @@ class Engine:
             started = time.perf_counter_ns()
             drafted = self._streams[slot].draft()
             self._stats.drafted(time.perf_counter_ns() - started)
-            self._announce()
+            claims = self._announce()
             if drafted:
-                return True
+                return more or bool(self._credits.drafting(claims))
         return more
 
     # --- from the clients ---
@@ -337,7 +337,7 @@ class Engine:
         self._trace.began(stream)
         self._observe()
         self._announce([opening])
-        stream.recall()
+        stream.inform()
 
     def _abort(self, client: bytes, identifier: str) -> None:
         for stream in self._running:

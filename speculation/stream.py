@@ -1,14 +1,18 @@
 """One KV slot at work: a request, its schedule, its drafter, and the drafts that are not verified yet."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim
+from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
 from speculation.decisions.widths import WidthOfFrames
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
+from workers.shared.config import EngineConfig
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
+from workers.shared.model_files.layers import snapshots_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,6 @@ class Stream:
         self._begun_ns = time.perf_counter_ns()
         self._last_sample_ns = None
         self._acceptance = _HOPE
-        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused, session))
         opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused)
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
         schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
@@ -68,9 +71,14 @@ class Stream:
         self.drafter.frames(schedule.width)  # one that had failed has not heard of it
         return opening
 
-    def recall(self) -> None:
-        """Tells the drafter of the output that an earlier engine has given."""
-        schedule = self.schedule
+    def inform(self) -> None:
+        """Tells the drafter of the request, and of the output that an earlier engine has given.
+
+        By then the first frame is on its way.
+        """
+        assert self.request is not None
+        generate, schedule = self.request.generate, self.schedule
+        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, schedule.reused, self.session))
         for count in range(schedule.verified - schedule.outputs + 1, schedule.verified + 1):
             self.drafter.verified(schedule.tokens, count)
 
@@ -179,3 +187,19 @@ class Stream:
         self._open_drafts[len(schedule.tokens)] = answer, len(schedule.tokens) - schedule.verified + 1
         schedule.draft(answer.token)
         return True
+
+
+def idle_streams(
+    config: EngineConfig,
+    policy: FramePolicy,
+    numbers: Iterator[int],
+    drafters: Sequence[Drafter],
+    controller: Controller,
+) -> list[Stream]:
+    """A stream for each slot and its drafter; `numbers` are those of the frames that are announced."""
+    snapshots = snapshots_of(config.model)
+    widths = WidthOfFrames(config.stages, None if config.chooses_width else policy.width, controller.costs)
+    return [
+        Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, snapshots), drafter, widths)
+        for slot, drafter in enumerate(drafters)
+    ]

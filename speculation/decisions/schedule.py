@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 from speculation.decisions.policy import FramePolicy
+from workers.decisions.state_entries import Returns
 from workers.shared.errors import OutOfStep
 from workers.shared.frames import Frame
 from workers.shared.messages import Rollback, Sample, SpeculationCounts
@@ -51,6 +52,7 @@ class Schedule:
     policy: FramePolicy
     prefill_chunk: int
     numbers: Iterator[int]  # announcement numbers, shared by all slots of an engine
+    snapshots: int | None = None  # chunk ends that a request can begin behind, where the model has states; else any
     epoch: int = 0
     tokens: list[int] = field(default_factory=list)
     verified: int = 0
@@ -70,6 +72,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self.width = self.policy.width
+        self._returns = Returns(self.prefill_chunk, self.snapshots)
 
     @property
     def outputs(self) -> int:
@@ -99,7 +102,7 @@ class Schedule:
         """How many leading positions of `prompt`, at most `limit`, need not be computed again in this slot."""
         most = min(self._canonical, len(prompt) - 1, *([] if limit is None else [limit]))
         common = next((i for i in range(most) if prompt[i] != self.tokens[i]), most)
-        return max(0, common - common % self.prefill_chunk)
+        return self._returns.at_most(max(0, common))
 
     def start(
         self,
@@ -122,6 +125,7 @@ class Schedule:
         self._prompt = len(prompt)
         self.verified = self._given = len(self.tokens)
         self.announced = self.reused = self._canonical = reused
+        self._returns.began(reused)
         self.counts = SpeculationCounts()
         self._limit = len(prompt) + max_tokens
         self._stop_tokens = stop_tokens
@@ -175,6 +179,7 @@ class Schedule:
             wants_sample=end >= self._given,
         )
         self.announced = end
+        self._returns.announced(start, end - start)
         self.in_flight.append(frame)
         self._flushed = False
         return frame
@@ -188,6 +193,8 @@ class Schedule:
 
     def count(self, kind: FrameKind) -> int:
         """Frames of a kind that are in flight."""
+        if kind == "prompt" and (not self.in_flight or self.in_flight[0].position >= self._given):
+            return 0  # at every token
         return sum(self.kind(frame.position) == kind for frame in self.in_flight)
 
     def kind(self, position: int) -> FrameKind:
@@ -216,6 +223,7 @@ class Schedule:
             )
         if frame.position == self._canonical and len(frame.tokens) == self.prefill_chunk and frame.end <= self._prompt:
             self._canonical = frame.end
+            self._returns.computed(frame.end)
         return self._verify(sample.tokens) if sample.tokens else Step()
 
     def abort(self) -> Step:

@@ -40,6 +40,9 @@ class Sampler:
     def open(self, message: Open) -> None:
         pass
 
+    def prepare(self) -> None:
+        pass
+
     def finish(self, frame: Frame, hidden: Tensor) -> Sample:
         if not frame.wants_sample:
             return Sample(frame.sequence, frame.epoch, frame.end)

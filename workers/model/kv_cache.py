@@ -1,7 +1,11 @@
 """Keys and values of one stage's layers, preallocated for every sequence slot."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
+
+from workers.shared.model_files.layers import KVShape
 
 
 class KVSlice:
@@ -12,31 +16,33 @@ class KVSlice:
 
     def __init__(
         self,
-        layers: range,
+        shapes: Mapping[int, KVShape],
         *,
         sequences: int,
-        kv_heads: int,
         max_len: int,
-        head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """Allocates room for the global layer indices `layers`."""
-        shape = (sequences, len(layers), 1, kv_heads, max_len, head_dim)
+        """Allocates room for the layers with these global indices."""
         self.max_len = max_len
-        self._keys = torch.zeros(shape, dtype=dtype, device=device)
-        self._values = torch.zeros(shape, dtype=dtype, device=device)
-        # Indexing a tensor costs microseconds; the views of each layer are therefore made once.
-        self._views = [
-            {layer: (keys[local], values[local]) for local, layer in enumerate(layers)}
-            for keys, values in zip(self._keys, self._values, strict=True)
+
+        def buffer(heads: int, width: int) -> Tensor:
+            return torch.zeros((1, heads, max_len, width), dtype=dtype, device=device)
+
+        # Indexing a tensor costs microseconds; the buffers of each layer and slot are therefore tensors of their own.
+        self._layers = [
+            {
+                layer: (buffer(shape.heads, shape.width), buffer(shape.heads, shape.value_width))
+                for layer, shape in shapes.items()
+            }
+            for _ in range(sequences)
         ]
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated."""
-        return self._keys.nbytes + self._values.nbytes
+        return sum(keys.nbytes + values.nbytes for layers in self._layers for keys, values in layers.values())
 
     def layers(self, sequence: int) -> dict[int, tuple[Tensor, Tensor]]:
-        """Keys and values of a slot by global layer index, each [1, kv_heads, max_len, head_dim]."""
-        return self._views[sequence]
+        """Keys and values of a slot by global layer index, each [1, heads, max_len, width]."""
+        return self._layers[sequence]

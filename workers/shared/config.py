@@ -66,6 +66,11 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         return len(self.split)
 
     @property
+    def chooses_width(self) -> bool:
+        """Whether it is decided for each request how many tokens a frame holds."""
+        return self.tokens_per_frame == "auto" and not self.exact
+
+    @property
     def widest(self) -> int:
         """Most tokens of a frame that is one of several in flight."""
         if self.tokens_per_frame == "auto":
@@ -73,9 +78,16 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         return self.tokens_per_frame
 
     @property
-    def chooses_width(self) -> bool:
-        """Whether it is decided for each request how many tokens a frame holds."""
-        return self.tokens_per_frame == "auto" and not self.exact
+    def frame_width(self) -> int:
+        """Most tokens of a frame that may turn out to be wrong."""
+        drafts = self.drafter.num_speculative_tokens
+        return drafts + 1 if drafts else self.widest
+
+    @property
+    def tokens_in_flight(self) -> int:
+        """Most tokens of one sequence whose frames are under way, prompts aside."""
+        frames = 1 if self.drafter.num_speculative_tokens else self.stages + self.delta
+        return frames * self.frame_width
 
     def layers(self, stage: int) -> range:
         """Global indices of the decoder layers that `stage` holds."""

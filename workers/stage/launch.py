@@ -105,6 +105,9 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
             device=torch.device(config.device(index)),
             max_len=config.max_model_len,
             sequences=config.max_num_seqs,
+            ahead=config.tokens_in_flight,
+            wide=config.frame_width,
+            chunk=config.prefill_chunk,
             progress=progress.update,
         )
 
