@@ -191,9 +191,7 @@ class Engine:
         self._stats.sampled(number, full=full and bool(step.tokens))
         self._trace.left(number, stream, step)
         if step.tokens:
-            since = stream.since_last_sample()
-            self._stats.verified(since)
-            stream.frame_left(step, since, alone=len(self._running) == 1)
+            self._stats.verified(stream.frame_left(step, alone=len(self._running) == 1))
             stream.rank(step, sample.probabilities)
             self._give(stream, step, sample.logprobs)
             stream.follow(step)
@@ -208,7 +206,8 @@ class Engine:
         assert stream.session is not None
         now, tokens, alone = time.monotonic(), len(step.tokens), len(self._running) == 1
         stream.session.sampled(now, cycles, tokens, rejected=step.rejected, alone=alone)
-        stream.set_width(crowded=len(self._running) >= self._config.stages > 1)
+        if stream.set_width(crowded=len(self._running) >= self._config.stages > 1):
+            self._announce()  # a frame that has waited for drafts may be full now
         self._observe()
 
     def _give(self, stream: Stream, step: Step, logprobs: Sequence[TokenLogprobs] = ()) -> None:

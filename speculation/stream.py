@@ -123,27 +123,34 @@ class Stream:
             if draft.probabilities and probabilities:
                 counts.compare(probabilities[place], 0.0 if rank is None else draft.probabilities[rank])
 
-    def frame_left(self, step: Step, since_ns: int | None, *, alone: bool) -> None:
-        """A frame of the choice in use has verified `step`, `since_ns` after the one before."""
+    def frame_left(self, step: Step, *, alone: bool) -> int | None:
+        """A frame of the choice in use has verified `step`; returns the nanoseconds since the one before."""
+        since_ns = self.since_last_sample()
         counts = self.schedule.counts
         right, cycles = counts.accepted - self._counted[0], counts.cycles - self._counted[1]
         self._counted = counts.accepted, counts.cycles
         if since_ns is None or self.session is None or self._is_calibration:
-            return
+            return since_ns
         if self.schedule.width == self._widths.of(self.session.choice):  # in a crowd it is not
             verdicts = [place < right for place in range(len(step.tokens))]
             seconds = since_ns * 1e-9 if alone else None
             refilled = cycles >= self.schedule.stages
             self._widths.sampled(self.session.choice, seconds, verdicts, refilled=refilled)
+        return since_ns
 
-    def set_width(self, *, crowded: bool = False) -> None:
-        """Frames to come hold as many tokens as are best with the choice in use; see `WidthOfFrames.of`."""
+    def set_width(self, *, crowded: bool = False) -> bool:
+        """Frames to come hold as many tokens as are best with the choice in use; see `WidthOfFrames.of`.
+
+        Returns whether that is another number than before.
+        """
         if self.session is None or self._is_calibration:
-            return
+            return False
         width = self._widths.of(self.session.choice, crowded=crowded)
-        if width != self.schedule.width:
-            self.schedule.width = width
-            self.drafter.frames(width)
+        if width == self.schedule.width:
+            return False
+        self.schedule.width = width
+        self.drafter.frames(width)
+        return True
 
     @property
     def _is_calibration(self) -> bool:
