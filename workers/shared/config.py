@@ -9,6 +9,8 @@ from workers.shared.errors import ConfigError
 from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, TransportName
 from workers.shared.options.sources import decode
 
+MOST_TOKENS_PER_FRAME = 8  # of those that are chosen
+
 __all__ = [
     "DrafterConfig",
     "Dtype",
@@ -29,6 +31,7 @@ class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: tuple[str, ...]  # one a stage; the first is unused
     rendezvous: str = ""  # torch.distributed init method, for the gloo and nccl transports
     listen: str | None = None  # host that replaces the one of tcp endpoints when binding
+    token: str = ""  # the group's secret; where there is one, ZeroMQ connections over tcp are encrypted
 
 
 class DrafterConfig(DrafterFields, frozen=True, forbid_unknown_fields=True):
@@ -64,14 +67,28 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         return len(self.split)
 
     @property
+    def chooses_width(self) -> bool:
+        """Whether it is decided for each request how many tokens a frame holds."""
+        return self.tokens_per_frame == "auto" and not self.exact
+
+    @property
+    def widest(self) -> int:
+        """Most tokens of a frame that is one of several in flight."""
+        if self.tokens_per_frame == "auto":
+            return MOST_TOKENS_PER_FRAME if self.chooses_width else 1
+        return self.tokens_per_frame
+
+    @property
     def frame_width(self) -> int:
         """Most tokens of a frame that may turn out to be wrong."""
-        return self.drafter.num_speculative_tokens + 1
+        drafts = self.drafter.num_speculative_tokens
+        return drafts + 1 if drafts else self.widest
 
     @property
     def tokens_in_flight(self) -> int:
         """Most tokens of one sequence whose frames are under way, prompts aside."""
-        return self.frame_width if self.drafter.num_speculative_tokens else self.stages + self.delta
+        frames = 1 if self.drafter.num_speculative_tokens else self.stages + self.delta
+        return frames * self.frame_width
 
     def layers(self, stage: int) -> range:
         """Global indices of the decoder layers that `stage` holds."""
@@ -92,5 +109,14 @@ def load_config(path: Path) -> EngineConfig:
 
 
 def save_config(config: EngineConfig, path: Path) -> None:
-    """Writes `config` as JSON."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+    """Writes `config` as JSON, for this user alone: there may be a token in it."""
+    write_private(path, config)
+
+
+def write_private(path: Path, content: msgspec.Struct) -> None:
+    """Writes a struct as JSON for this user alone; whoever reads meanwhile sees the old file or the new one."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(content)))
+    fresh.replace(path)
