@@ -123,7 +123,7 @@ def test_hub_model(tiny: Path, tmp_path: Path) -> None:
 def test_hub_models_are_refused_before_their_weights_are_fetched(tiny: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(tiny, source)
-    (source / "config.json").write_text('{"model_type": "deepseek_v3"}')
+    (source / "config.json").write_text('{"model_type": "deepseek_v2"}')
     with hub({"org/big": source}) as (endpoint, asked):
         assert_refused(prepare("org/big", tmp_path, HF_ENDPOINT=endpoint), "latent attention")
         assert not [request for request in asked if "safetensors" in request]
