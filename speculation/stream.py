@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from speculation.decisions.credits import Claim
 from speculation.decisions.schedule import Schedule, Step
+from speculation.decisions.worth import Acceptance
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
 
@@ -24,10 +25,6 @@ class Request:
         return self.client == client and self.generate.id == identifier
 
 
-_HOPE = 0.8  # acceptance of a request that has had no draft verified yet
-_MEMORY = 0.9  # weight of the past in the acceptance
-
-
 class Stream:
     """Serves the requests of one slot, one after the other. Without a request it is idle."""
 
@@ -41,10 +38,13 @@ class Stream:
         self._open_drafts: dict[int, Draft] = {}  # those not verified yet, by position
         self._begun_ns = 0
         self._last_sample_ns: int | None = None
-        self._acceptance = _HOPE  # of drafts, as of late
+        self._acceptance = Acceptance()
 
-    def begin(self, request: Request, reused: int, session: Deciding) -> Open:
-        """Takes a request on, `reused` positions of whose prompt are in the slot; returns what stages hear first."""
+    def begin(self, request: Request, reused: int, session: Deciding, source: "Stream | None" = None) -> Open:
+        """Takes a request on; returns what stages hear first.
+
+        `reused` positions of its prompt are in the slot, or in that of `source`, to be copied.
+        """
         generate, schedule = request.generate, self.schedule
         self.request = request
         self.prompt_logprobs = []
@@ -52,9 +52,17 @@ class Stream:
         self._open_drafts.clear()
         self._begun_ns = time.perf_counter_ns()
         self._last_sample_ns = None
-        self._acceptance = _HOPE
-        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused, session))
-        opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused)
+        self._acceptance = Acceptance()
+        other = None if source is None else source.drafter
+        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused, session, other))
+        opening = Open(
+            schedule.sequence,
+            schedule.epoch,
+            len(generate.prompt),
+            generate.sampling,
+            reused,
+            None if source is None else source.slot,
+        )
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
         schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
         return opening
@@ -98,7 +106,7 @@ class Stream:
             draft = self._open_drafts.pop(self.schedule.verified - len(step.tokens) + place, None)
             if draft is None:
                 continue
-            self._acceptance = _MEMORY * self._acceptance + (1 - _MEMORY) * (token == draft.token)
+            self._acceptance.verified(right=token == draft.token, confidence=draft.confidence)
             rank = draft.candidates.index(token) if token in draft.candidates else None
             counts.rank(rank)
             if draft.probabilities and probabilities:
@@ -118,15 +126,23 @@ class Stream:
     def claim(self) -> Claim:
         """What it has in the pipeline and would send next."""
         schedule = self.schedule
+        offer = schedule.offer()
+        drafts = len(schedule.tokens) - schedule.verified
         return Claim(
-            offer=schedule.offer(),
+            offer=offer,
+            worth=self._worth(0 if offer is None else offer.depth),
             in_flight=len(schedule.in_flight),
             prompts=schedule.count("prompt"),
             decoding=schedule.fresh > 0,
-            draft_depth=len(schedule.tokens) - schedule.verified + 1 if schedule.wants_draft() else None,
+            draft_worth=self._worth(drafts, None) if schedule.wants_draft() else None,
             opens_frame=schedule.announced == len(schedule.tokens),
-            acceptance=self._acceptance,
         )
+
+    def _worth(self, depth: int, *more: None) -> float:
+        """The probability that the next `depth` drafts are right, and as many as there are in `more`, not made yet."""
+        first = self.schedule.verified
+        open_drafts = (self._open_drafts.get(position) for position in range(first, first + depth))
+        return self._acceptance.worth([*(None if draft is None else draft.confidence for draft in open_drafts), *more])
 
     def draft(self) -> bool:
         """Asks for the draft that is wanted; returns whether there is one.

@@ -93,9 +93,19 @@ class Schedule:
 
     def reusable(self, prompt: Sequence[int], limit: int | None = None) -> int:
         """How many leading positions of `prompt`, at most `limit`, need not be computed again in this slot."""
-        most = min(self._canonical, len(prompt) - 1, *([] if limit is None else [limit]))
-        common = next((i for i in range(most) if prompt[i] != self.tokens[i]), most)
-        return max(0, common - common % self.prefill_chunk)
+        return self._common(prompt, self._canonical if limit is None else min(self._canonical, limit))
+
+    def coming(self, prompt: Sequence[int]) -> int:
+        """The same once the prompt that is being computed here is done; 0 where none is."""
+        return self._common(prompt, self._prompt) if self.running and self.fresh == 0 else 0
+
+    def _common(self, prompt: Sequence[int], most: int) -> int:
+        """Whole chunks, in positions, in which `prompt` and the first `most` tokens agree; never the whole prompt."""
+        size, end = self.prefill_chunk, 0
+        most = min(most, len(prompt) - 1)
+        while end + size <= most and self.tokens[end : end + size] == list(prompt[end : end + size]):
+            end += size
+        return end
 
     def start(
         self,

@@ -32,9 +32,12 @@ class ModelDrafter(Drafter):
         self._prompt_tokens = 0
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
-        """Takes over what the slot still holds of this prompt, which may be more than the target reuses."""
-        most = min(len(self._held), len(prompt))
-        self.rejected(next((place for place in range(most) if self._held[place] != prompt[place]), most), start.epoch)
+        """Takes over what is still held of this prompt, here or in another slot, which may be more than is reused."""
+        common = self._common(prompt)
+        if (source := start.copies_from(ModelDrafter)) is not None and (more := source._common(prompt)) > common:
+            self._shard.copy(source._slot, self._slot, more)
+            self._held, common = list(prompt), more
+        self.rejected(common, start.epoch)
         self._sampling = sampling
         self._final = list(prompt)
         self._prompt_tokens = len(prompt)
@@ -65,6 +68,11 @@ class ModelDrafter(Drafter):
         logits = self._shard.logits(self._compute(tokens, count))
         prompt, output = tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
         return draft_from(logits, self._sampler, self._sampling, count, prompt, output)
+
+    def _common(self, prompt: Sequence[int]) -> int:
+        """Leading positions of `prompt` that are held."""
+        most = min(len(self._held), len(prompt))
+        return next((place for place in range(most) if self._held[place] != prompt[place]), most)
 
     def _chunk_end(self) -> int | None:
         """Where the next chunk ends; None where less is left than a chunk."""

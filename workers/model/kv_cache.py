@@ -40,3 +40,9 @@ class KVSlice:
     def layers(self, sequence: int) -> dict[int, tuple[Tensor, Tensor]]:
         """Keys and values of a slot by global layer index, each [1, kv_heads, max_len, head_dim]."""
         return self._views[sequence]
+
+    def copy(self, source: int, target: int, positions: int, of: "KVSlice | None" = None) -> None:
+        """Copies the first `positions` from one slot to another, bit by bit; from a slot of another slice if given."""
+        other = self if of is None else of
+        for mine, others in ((self._keys, other._keys), (self._values, other._values)):
+            mine[target, ..., :positions, :] = others[source, ..., :positions, :]

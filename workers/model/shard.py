@@ -112,6 +112,10 @@ class Shard:
         """Asks for the hidden states with these indices, as far as this shard has them: k is behind layer k - 1."""
         self._tapped = [index + 1 in anchors for index in self._indices]
 
+    def copy(self, source: int, target: int, positions: int) -> None:
+        """The first `positions` of slot `target` are from now on those of slot `source`."""
+        self._kv.copy(source, target, positions)
+
     @torch.inference_mode()
     def forward(
         self,

@@ -30,6 +30,9 @@ class HollowShard:
     def observe(self, anchors: Sequence[int]) -> None:
         """There is nothing to tap."""
 
+    def copy(self, source: int, target: int, positions: int) -> None:
+        """There is nothing to copy."""
+
     def forward(
         self,
         sequence: int,

@@ -47,7 +47,13 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     epoch: Natural
     prompt_tokens: Natural
     sampling: Sampling
-    reused: Natural = 0  # positions that the slot holds already, for its prompt begins with them
+    reused: Natural = 0  # positions that are held already, for its prompt begins with them
+    source: Natural | None = None  # the slot to copy them from; None: they are in this one
+
+    @property
+    def holder(self) -> int:
+        """The slot that holds the reused positions."""
+        return self.sequence if self.source is None else self.source
 
 
 class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):

@@ -74,6 +74,13 @@ class Stage:
         timings.send_ns += (now := clock()) - mark
         return now
 
+    def _open(self, message: Open) -> None:
+        """A request takes a slot over. What it begins with went through this stage before rank 0 knew of it."""
+        if message.source is not None:
+            self._layers.copy(message.source, message.sequence, message.reused)
+        if self._tail is not None:
+            self._tail.open(message)
+
     def _blank(self, frame: Frame) -> Tensor:
         """What the first stage sends for a dead frame: the shape that was announced, contents of no consequence."""
         layers = self._layers
@@ -91,8 +98,8 @@ class Stage:
             elif isinstance(message, Shutdown):
                 self._leaving = True
             else:
-                if isinstance(message, Open) and self._tail is not None:
-                    self._tail.open(message)
+                if isinstance(message, Open):
+                    self._open(message)
                 self._lookahead.hear(message)
         if self._compiler is not None:
             for number in self._compiler.finished():
