@@ -31,10 +31,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 serve: $(INSTALLED)
 	@exec $(BIN)/echelon serve $(ARGS)
 
+# Two files at a time, since most tests wait for processes, in the order of the tree, which has the longest first; one
+# thread each, since two that share the cores wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 # Coverage is of the unit tests alone: counting lines would slow down what computes.
 test: lint types contracts
-	$(BIN)/pytest tests/unit --cov --cov-report term:skip-covered
-	$(BIN)/pytest --ignore tests/unit
+	$(PYTEST) tests/unit --cov --cov-report term:skip-covered
+	$(PYTEST) --ignore tests/unit --durations 15
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -51,7 +55,7 @@ contracts: $(INSTALLED)
 	$(BIN)/lint-imports
 
 unit: $(INSTALLED)
-	$(BIN)/pytest tests/unit
+	$(PYTEST) tests/unit
 
 FAULTS ?= 40
 

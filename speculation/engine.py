@@ -16,7 +16,7 @@ from speculation.decisions.turns import Turns
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.group import StageGroup
-from speculation.queue import Queue
+from speculation.queue import RequestQueue
 from speculation.seating import Seating
 from speculation.stats import StatsRecorder
 from speculation.stream import Request, Stream
@@ -74,7 +74,7 @@ class Engine:
             Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers), drafter)
             for slot, drafter in enumerate(drafters)
         ]
-        self._queue = Queue()
+        self._queue = RequestQueue()
         self._seating = Seating(self._streams)
         self._advance_turns = Turns()
         self._running: list[Stream] = []  # in the order they began

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from speculation.channels import Channels
-from speculation.decisions.health import PingRounds, Progress
+from speculation.decisions.health import Overdue, PingRounds
 from speculation.decisions.roll_call import RollCall
 from workers.decisions.patience import frame_limit
 from workers.shared.config import EngineConfig
@@ -27,7 +27,7 @@ class StageGroup:
         self._channels = channels
         self.interval = min(_INTERVAL, config.stall_timeout / _PINGS)  # seconds between two calls of `check`, at most
         self._pings = PingRounds(config.stages, self.interval)
-        self._progress = Progress(self.interval)
+        self._overdue = Overdue(self.interval)
         self._limits = config.stall_timeout, config.prefill_chunk
         self._next_look = 0.0  # monotonic seconds
 
@@ -65,14 +65,14 @@ class StageGroup:
     def check(self, now: float, awaited: Callable[[], int | None]) -> bool:
         """Looks after the stages, `now` being monotonic seconds: pings them and, now and then, sees who has left.
 
-        `awaited` tells what `Progress` wants to know. Returns whether it was such a moment.
+        `awaited` tells what it wants to know. Returns whether it was such a moment.
         """
         limit = frame_limit(*self._limits, self.timings)
         look = now >= self._next_look
         if look:
             self._next_look = now + self.interval
             self._check_departed()
-            self._progress.look(now, awaited(), limit)
+            self._overdue.look(now, awaited(), limit)
         if (number := self._pings.due(now, limit)) is not None:
             self._channels.announce([Ping(number)])
         return look

@@ -9,7 +9,7 @@ from speculation.stream import Request
 from workers.shared.messages import Compile, Generate
 
 
-class Queue:
+class RequestQueue:
     """Those with a grammar that is compiled, or without one, are in line; whoever is first in line starts first."""
 
     def __init__(self) -> None:

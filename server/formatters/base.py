@@ -12,7 +12,7 @@ from server.errors import ApiError, ErrorBody
 from server.output.assembler import Delta, ShownToken
 from server.output.parts import Part, merge, text_of
 from server.preparation.sequences import PreparedRequest
-from server.protocol.completion_objects import Rehearsal, Usage
+from server.protocol.completion_objects import RehearsalMark, Usage
 from server.tokenizer import ModelTokenizer
 
 ChunkUsage = Usage | UnsetType | None  # what a chunk says of usage
@@ -95,9 +95,9 @@ class Envelope:
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
-    def mark(self) -> Rehearsal | UnsetType:
+    def mark(self) -> RehearsalMark | UnsetType:
         """The field that says that the text means nothing, if so."""
-        return Rehearsal() if self.rehearsal else UNSET
+        return RehearsalMark() if self.rehearsal else UNSET
 
     def token_ids(self, tokens: Sequence[ShownToken]) -> list[int] | UnsetType:
         """`token_ids`, if asked for."""

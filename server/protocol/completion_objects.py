@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 
-class Rehearsal(msgspec.Struct, frozen=True):
+class RehearsalMark(msgspec.Struct, frozen=True):
     """Marks a response whose text means nothing."""
 
     rehearsal: Literal[True] = True
@@ -176,7 +176,7 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     usage: Usage
     object: Literal["chat.completion"] = "chat.completion"
     prompt_token_ids: list[int] | UnsetType = UNSET
-    echelon: Rehearsal | UnsetType = UNSET
+    echelon: RehearsalMark | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True):
@@ -189,7 +189,7 @@ class ChatChunk(msgspec.Struct, frozen=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
-    echelon: Rehearsal | UnsetType = UNSET
+    echelon: RehearsalMark | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -201,4 +201,4 @@ class Completion(msgspec.Struct, frozen=True):
     choices: list[CompletionChoice]
     object: Literal["text_completion"] = "text_completion"
     usage: Usage | UnsetType | None = UNSET
-    echelon: Rehearsal | UnsetType = UNSET
+    echelon: RehearsalMark | UnsetType = UNSET

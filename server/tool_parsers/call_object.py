@@ -11,7 +11,7 @@ State = Literal["start", "key", "colon", "value", "comma", "ended", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CallProgress:
     """What the characters so far have added: `name` when it has become known, then `arguments` in pieces."""
 
     name: str | None = None
@@ -53,9 +53,9 @@ class CallObject:
         elif not char.isspace() and not self.done:
             self._between(char)
 
-    def take(self) -> Progress:
+    def take(self) -> CallProgress:
         """What has been added since the last call."""
-        progress = Progress(self._new_name, self._new_arguments)
+        progress = CallProgress(self._new_name, self._new_arguments)
         self._new_name, self._new_arguments = None, ""
         return progress
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Folder
 from speculation.bench.analysis.crowd import Crowds, crowd_table
-from speculation.bench.analysis.figures import Row, rows
+from speculation.bench.analysis.figures import TableRow, rows
 from speculation.bench.analysis.report import Provenance, Results, markdown
-from speculation.bench.configuration import Contender, Settings, gpus
+from speculation.bench.configuration import BenchSettings, Contender, gpus
 from speculation.bench.crowds import run_crowds
 from speculation.bench.energy import Meter, open_meter
 from speculation.bench.machine import provenance
@@ -90,7 +90,7 @@ def _write(folder: Path, name: str, results: Results | Crowds, table: str) -> No
     sys.stdout.write(table)
 
 
-def plot(made: Sequence[Row], folder: Path) -> None:
+def plot(made: Sequence[TableRow], folder: Path) -> None:
     """Draws what there is to draw, or says what is missing for it."""
     try:
         from speculation.bench.plots import draw_all  # imports matplotlib, which is optional
@@ -100,7 +100,7 @@ def plot(made: Sequence[Row], folder: Path) -> None:
     draw_all(made, folder)
 
 
-def shown(settings: Settings) -> Settings:
+def shown(settings: BenchSettings) -> BenchSettings:
     """Settings without the machine's folders: of a model that is a file or a folder, its name."""
 
     def name(model: str) -> str:

@@ -57,7 +57,7 @@ MeasuredEngine = Annotated[
 ]
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BenchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What decides the numbers besides contender, temperature and data set. All cells of a folder share it."""
 
     model: str
@@ -111,7 +111,7 @@ def contenders(methods: tuple[str, ...], stages: tuple[int, ...]) -> list[list[C
     return groups
 
 
-def check(settings: Settings, methods: tuple[str, ...]) -> None:
+def check(settings: BenchSettings, methods: tuple[str, ...]) -> None:
     """Raises `ConfigError` where an option is missing for a method, or is for none of them."""
     drafter = settings.engine.drafter
     if any(method in REHEARSALS for method in methods) != (drafter.scripted_acceptance is not None):
@@ -124,7 +124,7 @@ def check(settings: Settings, methods: tuple[str, ...]) -> None:
         raise ConfigError(f"--methods {' or '.join(USES_MODEL)} and --draft-model PATH belong together")
 
 
-def serve_arguments(contender: Contender, settings: Settings, module: str | None) -> list[str]:
+def serve_arguments(contender: Contender, settings: BenchSettings, module: str | None) -> list[str]:
     """Arguments of `echelon serve`, from MODEL on, that start `contender`; `module` is the draft module's path."""
     method, how, asked = contender.method, contender.how, settings.engine
     drafter = replace(
@@ -146,7 +146,7 @@ def serve_arguments(contender: Contender, settings: Settings, module: str | None
     return [settings.model, "--served-model-name", "bench", *flags(engine)]
 
 
-def gpus(contender: Contender, settings: Settings) -> tuple[int, ...]:
+def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:
     """Indices of the GPUs that a contender works on; none on CPUs."""
     names = _device(contender, settings.engine)
     if names == ("cpu",):
@@ -156,7 +156,7 @@ def gpus(contender: Contender, settings: Settings) -> tuple[int, ...]:
     return tuple(sorted({int(name.partition(":")[2]) for name in names}))
 
 
-def devices(contender: Contender, settings: Settings) -> int:
+def devices(contender: Contender, settings: BenchSettings) -> int:
     """How many devices a contender takes: GPUs, or processes with layers of the target or of a drafter.
 
     On GPUs a drafter shares the first stage's.

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from speculation.bench.analysis.cells import Cell, CellKey
 from speculation.bench.analysis.counters import Counters
-from speculation.bench.analysis.figures import Row, rows
-from speculation.bench.configuration import NONE, Contender, Settings
+from speculation.bench.analysis.figures import TableRow, rows
+from speculation.bench.configuration import NONE, BenchSettings, Contender
 from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
 from speculation.simulate.rounds import tokens_per_cycle
@@ -50,9 +50,9 @@ class Point:
         scripted = "dtv-scripted" if self.drafts else "scripted"
         return Contender(NONE if self.acceptance is None else scripted, self.stages)
 
-    def settings(self, tokens: int) -> Settings:
+    def settings(self, tokens: int) -> BenchSettings:
         """Its settings, for `tokens` tokens."""
-        return Settings(
+        return BenchSettings(
             "tiny",
             tokens,
             num_speculative_tokens=max(1, self.drafts),
@@ -80,7 +80,7 @@ def points(stages: int, stage_ms: Sequence[float], acceptances: Sequence[float],
     return made
 
 
-def measure(point: Point, tokens: int, log: Path) -> Row:
+def measure(point: Point, tokens: int, log: Path) -> TableRow:
     """Starts a group, warms it up, and times one answer; raises `ConfigError`."""
     served = Served(point.contender, point.settings(tokens), None, log)
     try:
@@ -111,7 +111,7 @@ def measure(point: Point, tokens: int, log: Path) -> Row:
     return rows([cell])[0]
 
 
-def line(point: Point, row: Row) -> list[str]:
+def line(point: Point, row: TableRow) -> list[str]:
     """The table's line; shares are means over the stages."""
     shares = row.stage_shares or []
     ideal = point.ideal(row.acceptance)

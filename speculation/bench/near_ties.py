@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from speculation.bench.analysis.cells import Answer, Cell
 from speculation.bench.analysis.identity import comparable, first_difference, reference_of
-from speculation.bench.configuration import Settings
+from speculation.bench.configuration import BenchSettings
 
 _FLOAT32_BIAS = 1e-3  # logits differ by 1e-5 to 1e-4 between frames of one token and of several
 _HALF_BIAS = 0.25  # of bfloat16 or float16, which step by 0.125 between 16 and 32; packed weights take such rows, too
@@ -27,7 +27,7 @@ class Branch(NamedTuple):
 Prefers = Callable[[Branch], bool]  # whether the contender takes the expected token once it is favoured
 
 
-def bias(settings: Settings) -> float:
+def bias(settings: BenchSettings) -> float:
     """By how much the reference's token is favoured, in logits."""
     dtype = settings.engine.dtype
     if dtype == "auto":

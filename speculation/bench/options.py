@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from speculation.bench.configuration import (
     BENCH,
     METHODS,
+    BenchSettings,
     Contender,
     MeasuredEngine,
-    Settings,
     check,
     contenders,
 )
@@ -82,14 +82,14 @@ class Options:
     repeats: int
     concurrency: tuple[int, ...]
     module: Path | None
-    settings: Settings
+    settings: BenchSettings
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Reads the command line; raises `ConfigError` naming the option that is wrong."""
     given = read(BENCH_PROGRAM, arguments, os.environ)
     drafter = given.engine.drafter
-    settings = Settings(
+    settings = BenchSettings(
         model=given.model,
         max_tokens=given.max_tokens or (_QUICK_TOKENS if given.quick else _FULL_TOKENS),
         limit=given.limit if given.limit is not None else (_QUICK_PROMPTS if given.quick else None),

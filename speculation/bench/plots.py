@@ -15,14 +15,14 @@ from speculation.bench.analysis.curves import (
     speedup_by_acceptance,
     speedup_by_stages,
 )
-from speculation.bench.analysis.figures import Row
+from speculation.bench.analysis.figures import TableRow
 
 _FORMATS = ("png", "svg")
 _BAR_HEIGHT = 0.4
 _SIZE = (8.0, 5.0)  # inches
 
 
-def draw_all(rows: Sequence[Row], folder: Path) -> list[Path]:
+def draw_all(rows: Sequence[TableRow], folder: Path) -> list[Path]:
     """Writes each plot for which there is something to draw; returns the files."""
     note = emulation(rows)
     files = []

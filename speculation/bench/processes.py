@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from speculation.bench.analysis.cells import Answer
-from speculation.bench.configuration import HUGGING_FACE, Contender, Settings, serve_arguments
+from speculation.bench.configuration import HUGGING_FACE, BenchSettings, Contender, serve_arguments
 from speculation.bench.near_ties import Branch, bias
 from speculation.bench.prompts import Prompt
 from speculation.bench.streaming import chat_body, stream_chat
@@ -55,7 +55,7 @@ class Running(Protocol):
         """Takes its processes down."""
 
 
-def start(contender: Contender, settings: Settings, module: str | None, logs: Path) -> Running:
+def start(contender: Contender, settings: BenchSettings, module: str | None, logs: Path) -> Running:
     """Starts a contender's processes.
 
     Only to be called by the main thread: processes that die with their parent die with the thread that started them.
@@ -69,7 +69,7 @@ def start(contender: Contender, settings: Settings, module: str | None, logs: Pa
 class Served:
     """A group of `echelon serve` on a port of its own."""
 
-    def __init__(self, contender: Contender, settings: Settings, module: str | None, log: Path) -> None:
+    def __init__(self, contender: Contender, settings: BenchSettings, module: str | None, log: Path) -> None:
         self._settings = settings
         self._log = log
         self._port = _free_port()
@@ -176,7 +176,7 @@ class GenerateQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HuggingFace:
     """`speculation.bench.hugging_face` in a process of its own; questions and answers are lines of JSON."""
 
-    def __init__(self, settings: Settings, log: Path) -> None:
+    def __init__(self, settings: BenchSettings, log: Path) -> None:
         self._settings = settings
         self._log = log
         arguments = ["-m", "speculation.bench.hugging_face", settings.model]

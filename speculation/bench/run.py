@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Answer, Cell, CellKey, Folder
 from speculation.bench.analysis.counters import Counters
-from speculation.bench.configuration import Contender, Settings, devices
+from speculation.bench.configuration import BenchSettings, Contender, devices
 from speculation.bench.energy import Meter
 from speculation.bench.near_ties import Branch, proven
 from speculation.bench.processes import Running
@@ -41,7 +41,7 @@ class Work:
     temperatures: Sequence[float]
     data_sets: Sequence[DataSet]
     repeats: int
-    settings: Settings
+    settings: BenchSettings
     git: str
     load: float  # one-minute average before the bench began
 

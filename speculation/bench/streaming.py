@@ -6,14 +6,14 @@ from http.client import HTTPConnection
 from typing import Any
 
 from speculation.bench.analysis.cells import Answer
-from speculation.bench.configuration import Settings
+from speculation.bench.configuration import BenchSettings
 from speculation.bench.prompts import Prompt
 from workers.shared.errors import ConfigError
 
 _TIMEOUT = 600.0  # seconds without a byte
 
 
-def chat_body(prompt: Prompt, settings: Settings, *, max_tokens: int, temperature: float) -> dict[str, Any]:
+def chat_body(prompt: Prompt, settings: BenchSettings, *, max_tokens: int, temperature: float) -> dict[str, Any]:
     """The request that every served contender gets."""
     return {
         "model": "bench",

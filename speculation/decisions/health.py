@@ -63,7 +63,7 @@ class PingRounds:
         return answered
 
 
-class Progress:
+class Overdue:
     """Notices that what is waited for does not come. Time in which this process does not run does not count."""
 
     def __init__(self, interval: float) -> None:

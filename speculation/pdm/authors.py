@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from speculation.decisions.features import auto_anchors, check_fixed_stages
 from speculation.pdm.archive import load_archive
@@ -97,30 +96,3 @@ def _check_stage_layers(config: _Config, layers: int, path: Path) -> None:
         raise ConfigError(
             f"{path}: stage_layers is {said!r}, which does not divide {layers} layers among {config.num_stages} stages"
         )
-
-
-def write_authors(module: DraftModule, path: Path, stages: int, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Writes a v11 file for a pipeline of `stages` stages.
-
-    Raises `ConfigError` where that format cannot express the module: another layer type, or more anchors than depths.
-    """
-    config = module.config
-    if config.layer_type != "qwen3":
-        raise ConfigError("the authors' format holds qwen3 layers only; train with --layer-type qwen3 to write it")
-    check_fixed_stages(config.anchors, stages)
-    content: dict[str, Any] = {
-        "version": _VERSION,
-        "hidden_size": config.hidden_size,
-        "vocab_size": config.vocab_size,
-        "draft_vocab_size": config.draft_vocab_size,
-        "num_stages": stages,
-        "num_spec_layers": config.layers,
-        "num_aggr_types": len(config.anchors),
-        "aggr_feature_bound": list(config.anchors),
-        "trained_with_use_deepest": True,
-        "base_model_path": config.target,
-    }
-    if config.draft_token_ids is not None:
-        content["draft_token_ids"] = list(config.draft_token_ids)
-    weights = {name: tensor.detach().to("cpu", dtype) for name, tensor in module.state_dict().items()}
-    torch.save({"state_dict": weights, "config": content}, path)

@@ -29,7 +29,7 @@ class Gpu(_Sourced, frozen=True):
     memory_gib: float
 
 
-class Link(_Sourced, frozen=True):
+class DeviceLink(_Sourced, frozen=True):
     """Between two devices."""
 
     bandwidth_gbs: float
@@ -90,7 +90,7 @@ class Presets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file."""
 
     gpus: dict[str, Gpu]
-    links: dict[str, Link]
+    links: dict[str, DeviceLink]
     boxes: dict[str, Box]
     models: dict[str, ModelPreset]
     weights: dict[str, Weights]
@@ -175,7 +175,7 @@ def sources(
     return [(name, f"{one.source}{' (assumed)' if one.assumed else ''}") for name, one in found.items()]
 
 
-def _hop_ms(link: Link, size: float) -> float:
+def _hop_ms(link: DeviceLink, size: float) -> float:
     return link.latency_us / 1e3 + size / (link.bandwidth_gbs * 1e9) * 1e3
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from speculation.decisions.features import MaskRule
-from speculation.training.settings import Settings
+from speculation.training.settings import TrainingSettings
 from workers.shared.errors import ConfigError
 from workers.shared.options.declared import AtLeastOne, NotNegative, Share, about
 from workers.shared.options.sources import Program
@@ -124,9 +124,9 @@ def init_layers(text: str, layers: int, target_layers: int, layer_type: str) -> 
     return chosen
 
 
-def settings_of(options: TrainOptions, target_name: str, target_layers: int) -> Settings:
+def settings_of(options: TrainOptions, target_name: str, target_layers: int) -> TrainingSettings:
     """The settings that decide the result; raises `ConfigError` with the name of the option."""
-    return Settings(
+    return TrainingSettings(
         target_name=target_name,
         anchors=options.anchors,
         layers=options.layers,

@@ -11,7 +11,7 @@ import msgspec
 _PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
 
 
-class Provenance(msgspec.Struct, frozen=True):
+class TrainingProvenance(msgspec.Struct, frozen=True):
     """Kept as `provenance.json` beside a trained module."""
 
     command: str

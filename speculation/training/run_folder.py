@@ -11,8 +11,8 @@ from speculation.pdm.archive import load_archive
 from speculation.pdm.checkpoint import WEIGHTS, save_module
 from speculation.pdm.module import DraftModule
 from speculation.pdm.replacing import replace_bytes, replacing
-from speculation.training.provenance import Provenance
-from speculation.training.settings import Settings
+from speculation.training.provenance import TrainingProvenance
+from speculation.training.settings import TrainingSettings
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.digest import ModelDigest
 
@@ -23,13 +23,13 @@ _CURVE = "curve.jsonl"
 class Identity(msgspec.Struct, frozen=True):
     """Everything that decides what a run comes to: what is resumed must have the same."""
 
-    settings: Settings
+    settings: TrainingSettings
     target: ModelDigest
     examples: str  # SHA-256 of their tokens
     processes: int = 1
 
 
-class Checkpoint(msgspec.Struct):
+class TrainingState(msgspec.Struct):
     """Where a run is."""
 
     identity: dict[str, Any]  # of `Identity`
@@ -46,7 +46,7 @@ class RunFolder:
         self.path = path
         self._identity = identity
 
-    def load(self) -> Checkpoint | None:
+    def load(self) -> TrainingState | None:
         """Where an earlier run stopped, on the CPU; None where there was none.
 
         Raises `ConfigError` where the folder holds another run, a module without a run, or a broken checkpoint.
@@ -56,13 +56,13 @@ class RunFolder:
             if (self.path / WEIGHTS).exists():
                 raise ConfigError(f"{self.path / WEIGHTS}: exists, with no {_CHECKPOINT} to go on from; another --out?")
             return None
-        checkpoint = load_archive(path, Checkpoint, "checkpoint of a training run")
+        checkpoint = load_archive(path, TrainingState, "checkpoint of a training run")
         mine, theirs = _flat(msgspec.to_builtins(self._identity)), _flat(checkpoint.identity)
         if changed := sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)):
             raise ConfigError(f"{path}: was trained with other settings ({', '.join(changed)}); choose another --out")
         return checkpoint
 
-    def begin(self, provenance: Provenance, step: int) -> None:
+    def begin(self, provenance: TrainingProvenance, step: int) -> None:
         """Training starts, or goes on at `step`: what the curve says of later steps was never saved."""
         self.path.mkdir(parents=True, exist_ok=True)
         for name, content in (("settings", self._identity.settings), ("provenance", provenance)):

@@ -10,7 +10,7 @@ from speculation.pdm.config import HeadType, LayerType
 from workers.shared.errors import ConfigError
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of `python -m speculation.training.train`."""
 
     target_name: str
@@ -76,7 +76,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("--weight-decay is a number of at least 0, and --uneven a share between 0 and 1")
 
 
-def rate_factor(settings: Settings, step: int) -> float:
+def rate_factor(settings: TrainingSettings, step: int) -> float:
     """Learning rate of `step` (from 0) as a share of the peak: linear warm-up, then down to 0 at the last step."""
     if step < settings.warmup:
         return (step + 1) / settings.warmup

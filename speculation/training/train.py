@@ -28,14 +28,14 @@ from speculation.training.interruption import EXIT_INTERRUPTED, Interrupted, Sto
 from speculation.training.options import TRAIN_PROGRAM, TrainOptions, settings_of
 from speculation.training.parallel import World, local_device
 from speculation.training.provenance import (
-    Provenance,
+    TrainingProvenance,
     command_line,
     git_commit,
     package_versions,
     python_version,
 )
 from speculation.training.run_folder import Identity, RunFolder
-from speculation.training.settings import Settings
+from speculation.training.settings import TrainingSettings
 from speculation.training.teacher import LiveTeacher, Teacher, load_target, load_tokenizer
 from speculation.training.teacher_cache import CachedTeacher
 from speculation.training.trainer import Cadence, Trainer
@@ -45,7 +45,9 @@ from workers.shared.model_files.tensor_sizes import layer_bytes
 from workers.shared.options.sources import read
 
 
-def build_module(settings: Settings, model: Path, examples: Sequence[Example], stages: tuple[int, ...]) -> DraftModule:
+def build_module(
+    settings: TrainingSettings, model: Path, examples: Sequence[Example], stages: tuple[int, ...]
+) -> DraftModule:
     """The untrained module, float32 on the CPU."""
     target = read_target_config(model)
     vocabulary = None
@@ -162,8 +164,10 @@ def train(options: TrainOptions, arguments: Sequence[str], signals: StopSignals)
     return complete
 
 
-def _provenance(arguments: Sequence[str], name: str, files: Sequence[Path], examples: Sequence[Example]) -> Provenance:
-    return Provenance(
+def _provenance(
+    arguments: Sequence[str], name: str, files: Sequence[Path], examples: Sequence[Example]
+) -> TrainingProvenance:
+    return TrainingProvenance(
         command=command_line("speculation.training.train", arguments),
         git=git_commit(),
         python=python_version(),

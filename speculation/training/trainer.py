@@ -16,8 +16,8 @@ from speculation.training.examples.draws import SplitDraw, draw_chains
 from speculation.training.examples.layout import PackedRows
 from speculation.training.loss import DraftLoss, Score
 from speculation.training.parallel import World
-from speculation.training.run_folder import Checkpoint, RunFolder
-from speculation.training.settings import Settings, rate_factor
+from speculation.training.run_folder import RunFolder, TrainingState
+from speculation.training.settings import TrainingSettings, rate_factor
 from speculation.training.teacher import Teacher
 from speculation.training.validation import validate
 from workers.shared.errors import ConfigError
@@ -38,7 +38,7 @@ class Trainer:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: TrainingSettings,
         module: DraftModule,
         teacher: Teacher,
         head: Tensor,
@@ -67,7 +67,7 @@ class Trainer:
         self._optimizer = _optimizer(settings, module)
         self.step = 0
 
-    def resume(self, checkpoint: Checkpoint) -> None:
+    def resume(self, checkpoint: TrainingState) -> None:
         """Goes on from an earlier run of the same settings."""
         self._module.load_state_dict(checkpoint.module)
         self._optimizer.load_state_dict(checkpoint.optimizer)
@@ -171,7 +171,7 @@ class Trainer:
             self._folder.save(self._module, self._optimizer, self.step)
 
 
-def _optimizer(settings: Settings, module: DraftModule) -> torch.optim.Optimizer:
+def _optimizer(settings: TrainingSettings, module: DraftModule) -> torch.optim.Optimizer:
     head = [parameter for parameter in module.lm_head.parameters() if parameter.requires_grad]
     others = [
         parameter

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from speculation.bench.configuration import Contender, Settings
+from speculation.bench.configuration import BenchSettings, Contender
 from speculation.bench.near_ties import Branch
 from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
@@ -138,7 +138,7 @@ def test_emulated_rehearsals_are_marked(prompts: Path, tmp_path: Path) -> None:
 
 def test_a_nudge_tells_a_near_tie_from_another_token(tmp_path: Path) -> None:
     prompt = Prompt("one", "q", "What is a pipeline?", seed=3)
-    served = Served(Contender("single", 1), Settings("tiny", 8), None, tmp_path / "serve.log")
+    served = Served(Contender("single", 1), BenchSettings("tiny", 8), None, tmp_path / "serve.log")
     try:
         served.wait_until_ready()
         for temperature in (0.0, 1.0):

@@ -1,7 +1,9 @@
 """The house fits in a head: few files a folder, short files, and import contracts that no new folder escapes."""
 
+import ast
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,15 @@ def test_no_folder_is_too_full() -> None:
 def test_no_file_is_too_long() -> None:
     files = [file for top in (*PACKAGES, "tests") for file in (ROOT / top).rglob("*.py")]
     assert [file for file in files if len(file.read_text().splitlines()) > MOST_LINES] == []
+
+
+def test_a_name_stands_for_one_class() -> None:
+    """Whoever searches for a name finds one thing. Names of one file's own (`_Name`) may repeat."""
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    classes = [
+        node.name for file in files for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)
+    ]
+    assert [name for name, count in Counter(classes).items() if count > 1 and not name.startswith("_")] == []
 
 
 def test_every_room_of_the_ground_floor_is_torch_free_or_closed_to_the_server(

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from speculation.bench.analysis.counters import Counters
-from speculation.bench.configuration import Contender, Settings
+from speculation.bench.configuration import BenchSettings, Contender
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
 from workers.shared.messages import StageTimings
@@ -64,14 +64,14 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    settings: Settings
+    settings: BenchSettings
     data: dict[str, str]
 
 
 class Folder:
     """The output folder: `settings.json`, `cells/` and `logs/`."""
 
-    def __init__(self, path: Path, settings: Settings, data: dict[str, str]) -> None:
+    def __init__(self, path: Path, settings: BenchSettings, data: dict[str, str]) -> None:
         """Opens or creates the folder. Raises `ConfigError` where it holds cells of other settings or prompts.
 
         `data` are the digests of the data sets, by name.

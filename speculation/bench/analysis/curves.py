@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec.structs import asdict
 
-from speculation.bench.analysis.figures import ALL, Row
+from speculation.bench.analysis.figures import ALL, TableRow
 from speculation.bench.configuration import METHODS
 from speculation.simulate.pipeline import speed_law
 
@@ -27,7 +27,7 @@ class Series(NamedTuple):
     points: list[tuple[float, float]]
 
 
-def breakdown(rows: Sequence[Row]) -> list[Bar]:
+def breakdown(rows: Sequence[TableRow]) -> list[Bar]:
     """A bar for each contender and temperature that has parts, all data sets together."""
     bars = []
     for row in _totals(rows):
@@ -38,7 +38,7 @@ def breakdown(rows: Sequence[Row]) -> list[Bar]:
     return bars
 
 
-def speedup_by_stages(rows: Sequence[Row]) -> list[Series]:
+def speedup_by_stages(rows: Sequence[TableRow]) -> list[Series]:
     """For each method and temperature: number of stages, and speed-up over the plain pipeline with as many."""
     found: dict[str, list[tuple[float, float]]] = {}
     for row in _totals(rows):
@@ -47,7 +47,7 @@ def speedup_by_stages(rows: Sequence[Row]) -> list[Series]:
     return [Series(label, sorted(points)) for label, points in found.items()]
 
 
-def speedup_by_acceptance(rows: Sequence[Row]) -> list[Series]:
+def speedup_by_acceptance(rows: Sequence[TableRow]) -> list[Series]:
     """For each method and number of stages: acceptance and speed-up, a point a data set and temperature.
 
     Draft-then-verify follows another law and is left out.
@@ -60,22 +60,22 @@ def speedup_by_acceptance(rows: Sequence[Row]) -> list[Series]:
     return [Series(label, sorted(points)) for label, points in found.items()]
 
 
-def law(rows: Sequence[Row], points: int = 101) -> list[Series]:
+def law(rows: Sequence[TableRow], points: int = 101) -> list[Series]:
     """For each number of stages with drafts: n/(1+(n-1)(1-a)), the speed-up if nothing but the stages took time."""
     stages = sorted({row.stages for row in rows if row.acceptance is not None and not METHODS[row.method].rounds})
     steps = [step / (points - 1) for step in range(points)]
     return [Series(f"law, n={count}", [(a, count * speed_law(count, a)) for a in steps]) for count in stages]
 
 
-def emulation(rows: Sequence[Row]) -> str:
+def emulation(rows: Sequence[TableRow]) -> str:
     """What every plot has to say of times that were made up; empty where none was."""
     told = dict.fromkeys(str(row.emulated) for row in rows if row.emulated)
     return f"emulated: {'; '.join(told)}" if told else ""
 
 
-def _totals(rows: Sequence[Row]) -> list[Row]:
+def _totals(rows: Sequence[TableRow]) -> list[TableRow]:
     """One row for each contender and temperature: that of all data sets, or of the only one."""
-    found: dict[tuple[str, int, float], Row] = {}
+    found: dict[tuple[str, int, float], TableRow] = {}
     for row in rows:
         key = (row.method, row.stages, row.temperature)
         if key not in found or row.dataset == ALL:

@@ -18,7 +18,7 @@ from workers.shared.messages import HIT_RANKS
 ALL = "all"  # the data sets together
 
 
-class Row(msgspec.Struct):
+class TableRow(msgspec.Struct):
     """One line of the table; None where a figure does not exist for the method."""
 
     method: str
@@ -65,7 +65,7 @@ class Row(msgspec.Struct):
     error: str | None = None
 
 
-def rows(cells: Sequence[Cell]) -> list[Row]:
+def rows(cells: Sequence[Cell]) -> list[TableRow]:
     """A row for each contender, temperature and data set, and one for all data sets where there are several."""
     groups: dict[tuple[Contender, float, str], list[Cell]] = {}
     for cell in cells:
@@ -100,7 +100,7 @@ def _interleaved(cell: Cell, pipelines: dict[int, set[Contender]]) -> bool:
     return pipelines[cell.key.contender.stages] <= together
 
 
-def _row(cells: Sequence[Cell], dataset: str, pipelines: dict[int, set[Contender]]) -> Row:
+def _row(cells: Sequence[Cell], dataset: str, pipelines: dict[int, set[Contender]]) -> TableRow:
     answers = [answer for cell in cells for answer in cell.answers]
     repeats = sorted({cell.key.repeat for cell in cells})
     speeds = [tokens_per_second([a for c in cells if c.key.repeat == repeat for a in c.answers]) for repeat in repeats]
@@ -108,7 +108,7 @@ def _row(cells: Sequence[Cell], dataset: str, pipelines: dict[int, set[Contender
     contender = cells[0].key.contender
     speed, tokens = median(speeds), sum(len(answer.tokens) for answer in answers)
     energy = [cell.energy_mj for cell in cells if cell.energy_mj is not None]
-    row = Row(
+    row = TableRow(
         method=contender.method,
         stages=contender.stages,
         temperature=cells[0].key.temperature,
@@ -137,7 +137,7 @@ def _row(cells: Sequence[Cell], dataset: str, pipelines: dict[int, set[Contender
     return row
 
 
-def _add_engine_figures(row: Row, counters: Counters, cells: Sequence[Cell], answers: Sequence[Answer]) -> None:
+def _add_engine_figures(row: TableRow, counters: Counters, cells: Sequence[Cell], answers: Sequence[Answer]) -> None:
     stats, counts = counters.stats, counters.stats.counts
     verified = counts.accepted + counts.rejected
     if verified:
@@ -183,7 +183,7 @@ def _gaps(answer: Answer) -> list[int]:
     return [later - earlier for earlier, later in pairwise(answer.times_us)]
 
 
-def _add_speedups(made: Sequence[Row]) -> None:
+def _add_speedups(made: Sequence[TableRow]) -> None:
     speeds = {(row.method, row.stages, row.temperature, row.dataset): row.tokens_per_second for row in made}
     for row in made:
         place = (row.temperature, row.dataset)
@@ -196,7 +196,7 @@ def _ratio(speed: float, baseline: float | None) -> float | None:
     return speed / baseline if baseline else None
 
 
-def _add_differences(made: Sequence[Row], found: Sequence[Difference]) -> None:
+def _add_differences(made: Sequence[TableRow], found: Sequence[Difference]) -> None:
     for row in made:
         here = [
             difference

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from speculation.bench.analysis.breakdown import CycleParts
-from speculation.bench.analysis.figures import ALL, Row
+from speculation.bench.analysis.figures import ALL, TableRow
 from workers.shared.messages import HIT_RANKS
 
 _WHERE = ("method", "n", "T", "data set")
@@ -45,7 +45,7 @@ class Results(msgspec.Struct):
     data: dict[str, str]  # SHA-256 of the prompts used, by data set
     commits: list[str]  # of the source tree, when the cells were measured
     load: float  # the highest load average before a bench that made some of the cells
-    rows: list[Row]
+    rows: list[TableRow]
 
 
 def markdown(results: Results) -> str:
@@ -98,12 +98,12 @@ def _warnings(results: Results) -> list[str]:
     return [line for warning in warnings for line in (warning, "")]
 
 
-def _where(row: Row) -> list[str]:
+def _where(row: TableRow) -> list[str]:
     name = row.method + (" (rehearsal)" if row.rehearsal else "") + (" (emulated)" if row.emulated else "")
     return [name, str(row.stages), f"{row.temperature:g}", f"**{ALL}**" if row.dataset == ALL else row.dataset]
 
 
-def _speed_cells(row: Row) -> list[str]:
+def _speed_cells(row: TableRow) -> list[str]:
     speed = f"{row.tokens_per_second:.1f}"
     if row.repeats > 1:
         speed += f" ({row.tokens_per_second_least:.1f}..{row.tokens_per_second_most:.1f})"
@@ -127,7 +127,7 @@ def _speed_cells(row: Row) -> list[str]:
     ]
 
 
-def _cycle_cells(row: Row) -> list[str]:
+def _cycle_cells(row: TableRow) -> list[str]:
     busy = None if row.stage_shares is None else sum(s.busy for s in row.stage_shares) / len(row.stage_shares)
     discarded = row.discarded / row.drafted if row.discarded is not None and row.drafted else None
     parts = [None] * len(CycleParts.__struct_fields__) if row.cycle_parts is None else astuple(row.cycle_parts)
@@ -144,7 +144,7 @@ def _cycle_cells(row: Row) -> list[str]:
     ]
 
 
-def _hit_cells(row: Row) -> list[str]:
+def _hit_cells(row: TableRow) -> list[str]:
     assert row.hit_at is not None
     return [*_where(row), *(_number(row.hit_at[str(width)], 3) for width in HIT_RANKS)]
 

@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
-from speculation.pdm.authors import read_authors, write_authors
+from speculation.pdm.authors import read_authors
 from speculation.pdm.checkpoint import load_module, read_config, save_module
 from speculation.pdm.replacing import replace_bytes, replacing
+from tests.model.pdm.authors_file import write_authors
 from tests.model.pdm.conftest import LAYERS, VOCAB
 from tests.model.pdm.modules import random_module
 from workers.shared.errors import ConfigError

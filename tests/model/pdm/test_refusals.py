@@ -13,7 +13,7 @@ from speculation.training import distill, train
 from speculation.training.examples.data import Record, load_examples, read_records
 from speculation.training.examples.prompts import read_prompts
 from speculation.training.parallel import local_device
-from speculation.training.settings import Settings
+from speculation.training.settings import TrainingSettings
 from tests.model.pdm.conftest import VOCAB
 from tests.model.pdm.runs import arguments, run
 from workers.shared.errors import ConfigError
@@ -142,7 +142,7 @@ class TestTrainingInput:
     )
     def test_settings_have_bounds(self, change: dict[str, object]) -> None:
         with pytest.raises(ConfigError, match=r"^--"):
-            msgspec.structs.replace(Settings("tiny", (0, 4), stages=(2,)), **change)
+            msgspec.structs.replace(TrainingSettings("tiny", (0, 4), stages=(2,)), **change)
 
     @pytest.mark.parametrize("flag", ["--save-every 0", "--validate-every 0", "--anchors 0,,3"])
     def test_values_that_the_parser_refuses(self, flag: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from speculation.training.examples.data import data_files, load_examples
 from speculation.training.examples.draws import build_chain
 from speculation.training.examples.layout import PackedRows
 from speculation.training.loss import DraftLoss
-from speculation.training.settings import Settings, rate_factor
+from speculation.training.settings import TrainingSettings, rate_factor
 from speculation.training.teacher import LiveTeacher, Targets, load_target
 from speculation.training.teacher_cache import CachedTeacher
 from tests.model.pdm.conftest import END, VOCAB
@@ -197,7 +197,7 @@ def _loss_of(target: Path, data: Path):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
 def test_learning_rate_rises_then_falls(schedule: str) -> None:
-    settings = Settings("tiny", (0, 4), stages=(2,), steps=100, warmup=10, schedule=schedule)  # type: ignore[arg-type]
+    settings = TrainingSettings("tiny", (0, 4), stages=(2,), steps=100, warmup=10, schedule=schedule)  # type: ignore[arg-type]
     factors = [rate_factor(settings, step) for step in range(100)]
     assert factors[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert factors[10] == 1

@@ -9,7 +9,7 @@ from speculation.bench.analysis.cells import Answer, Cell
 from speculation.bench.analysis.figures import percentile, rows, tokens_per_second
 from speculation.bench.analysis.identity import differences
 from speculation.bench.analysis.report import Provenance, Results, markdown
-from speculation.bench.configuration import Contender, Settings
+from speculation.bench.configuration import BenchSettings, Contender
 from speculation.bench.near_ties import Branch, bias, proven
 from tests.unit.bench.bench_cells import MS, answer, cell, counters
 from workers.shared.messages import StageTimings
@@ -189,10 +189,10 @@ def test_the_contender_is_asked_at_the_first_token_that_differs() -> None:
 
 
 def test_how_near_a_tie_has_to_be_depends_on_the_numbers() -> None:
-    assert bias(Settings("tiny", 8)) == 1e-3
-    assert bias(Settings("default", 8)) == 0.25
-    assert bias(Settings("tiny", 8, engine=EngineOptions(dtype="bfloat16"))) == 0.25
-    assert bias(Settings("tiny", 8, engine=EngineOptions(device=("cuda",)))) == 0.25
+    assert bias(BenchSettings("tiny", 8)) == 1e-3
+    assert bias(BenchSettings("default", 8)) == 0.25
+    assert bias(BenchSettings("tiny", 8, engine=EngineOptions(dtype="bfloat16"))) == 0.25
+    assert bias(BenchSettings("tiny", 8, engine=EngineOptions(device=("cuda",)))) == 0.25
 
 
 def test_prompts_that_differ_are_told_from_tokens_that_do() -> None:

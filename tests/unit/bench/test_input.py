@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from speculation.bench.analysis.counters import Counters
-from speculation.bench.configuration import Contender, Settings, contenders, devices, gpus, serve_arguments
+from speculation.bench.configuration import BenchSettings, Contender, contenders, devices, gpus, serve_arguments
 from speculation.bench.energy import driver_names, open_meter
 from speculation.bench.options import parse
 from speculation.bench.prompts import load_data_sets
@@ -32,7 +32,7 @@ def test_each_contender_becomes_a_serve_command() -> None:
     engine = EngineOptions(
         delta=1, emulate=Emulation(stage_ms=5.0, link_ms=0.5), drafter=DrafterOptions(scripted_acceptance=0.8)
     )
-    settings = Settings("tiny", 64, engine=engine)
+    settings = BenchSettings("tiny", 64, engine=engine)
     single = serve_arguments(Contender("single", 1), settings, "/module")
     assert single[single.index("--drafter") + 1] == "none"
     assert "--draft-module" not in single
@@ -49,7 +49,7 @@ def test_each_contender_becomes_a_serve_command() -> None:
 
 def arguments_of(method: str, drafts: int = 4, **drafter: Any) -> str:
     engine = EngineOptions(delta=1, drafter=DrafterOptions(**drafter))
-    settings = Settings("tiny", 64, num_speculative_tokens=drafts, engine=engine)
+    settings = BenchSettings("tiny", 64, num_speculative_tokens=drafts, engine=engine)
     return " ".join(serve_arguments(Contender(method, 3), settings, None))
 
 
@@ -84,13 +84,13 @@ def test_only_what_chooses_may_leave_off_where_all_others_draft_always() -> None
 )
 def test_devices_of_a_contender(method: str, device: str, transport: Any, indices: tuple[int, ...], count: int) -> None:
     engine = EngineOptions(device=tuple(device.split(",")), transport=transport)
-    settings = Settings("tiny", 64, engine=engine)
+    settings = BenchSettings("tiny", 64, engine=engine)
     assert gpus(Contender(method, 3), settings) == indices
     assert devices(Contender(method, 3), settings) == count
 
 
 def test_one_device_is_the_first_of_a_list() -> None:
-    settings = Settings("tiny", 64, engine=EngineOptions(device=("cuda:2", "cuda:1")))
+    settings = BenchSettings("tiny", 64, engine=EngineOptions(device=("cuda:2", "cuda:1")))
     assert gpus(Contender("hf", 1), settings) == gpus(Contender("single", 1), settings) == (2,)
     assert serve_arguments(Contender("single", 1), settings, None).count("cuda:2") == 1
 

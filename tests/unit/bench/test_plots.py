@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from speculation.bench.__main__ import plot
 from speculation.bench.analysis.breakdown import CycleParts
 from speculation.bench.analysis.curves import breakdown, emulation, law, speedup_by_acceptance, speedup_by_stages
-from speculation.bench.analysis.figures import ALL, Row, rows
+from speculation.bench.analysis.figures import ALL, TableRow, rows
 from tests.unit.bench.bench_cells import answer, cell
 from workers.shared.emulation import Emulation
 
@@ -31,13 +31,13 @@ class At:
     parts: CycleParts | None = None
     temperature: float = 0.0
 
-    def row(self) -> Row:
+    def row(self) -> TableRow:
         (row,) = rows([cell(self.method, self.stages, [answer("a", [1, 2])], temperature=self.temperature)])
         figures = {"speedup_none": self.speedup, "acceptance": self.acceptance, "cycle_parts": self.parts}
         return replace(row, dataset=self.dataset, **figures)
 
 
-def table(*made: At) -> list[Row]:
+def table(*made: At) -> list[TableRow]:
     return [one.row() for one in made]
 
 
@@ -86,7 +86,7 @@ def test_emulation_is_told_once() -> None:
     assert emulation(made) == "emulated: stage 5 ms"
 
 
-def drawable() -> list[Row]:
+def drawable() -> list[TableRow]:
     return table(
         At("none", 2, speedup=1.0, parts=PARTS),
         At("ngram", 2, speedup=1.4, acceptance=0.5, parts=PARTS),

@@ -7,7 +7,7 @@ import pytest
 
 from speculation.bench import run as bench_run
 from speculation.bench.analysis.cells import Answer, Folder
-from speculation.bench.configuration import Contender, Settings
+from speculation.bench.configuration import BenchSettings, Contender
 from speculation.bench.energy import Meter
 from speculation.bench.near_ties import Branch
 from speculation.bench.progress import Forecast
@@ -17,7 +17,7 @@ from tests.stub_engine import CHOICE, INFO
 from workers.shared.errors import ConfigError
 from workers.shared.messages import EngineStats, SpeculationCounts, StageTimings, Status
 
-SETTINGS = Settings("tiny", 8)
+SETTINGS = BenchSettings("tiny", 8)
 GIB = 2**30
 
 
@@ -205,7 +205,7 @@ def test_a_folder_of_other_settings_or_prompts_is_refused(tmp_path: Path) -> Non
     Folder(tmp_path, SETTINGS, {"one": "digest"})
     Folder(tmp_path, SETTINGS, {"one": "digest"})
     with pytest.raises(ConfigError, match="max_tokens 8, not 9"):
-        Folder(tmp_path, Settings("tiny", 9), {"one": "digest"})
+        Folder(tmp_path, BenchSettings("tiny", 9), {"one": "digest"})
     with pytest.raises(ConfigError, match="one digest, not other"):
         Folder(tmp_path, SETTINGS, {"one": "other"})
 

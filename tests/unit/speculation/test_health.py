@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.decisions.health import PingRounds, Progress
+from speculation.decisions.health import Overdue, PingRounds
 from workers.decisions.patience import frame_limit
 from workers.shared.errors import PeerLost
 from workers.shared.messages import Pong, StageTimings
@@ -97,7 +97,7 @@ def test_no_frame_outlasts_its_limit_though_the_machine_is_several_times_slower_
 def test_the_same_frame_may_be_awaited_for_no_longer_than_its_limit(
     looks: list[tuple[float, int | None]], limit: float
 ) -> None:
-    progress, now, before, waited = Progress(interval=1.0), 0.0, None, 0.0
+    progress, now, before, waited = Overdue(interval=1.0), 0.0, None, 0.0
     for passed, awaited in looks:
         now += passed
         waited = waited + min(passed, 2.0) if awaited is not None and awaited == before else 0.0
