@@ -103,8 +103,7 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     crowds = tuple(sorted(set(given.concurrency)))
     if crowds:
-        slots = max(*crowds, settings.engine.max_num_seqs)
-        settings = replace(settings, engine=replace(settings.engine, max_num_seqs=slots))
+        settings = replace(settings, engine=replace(settings.engine, max_num_seqs=max(crowds)))
     groups = contenders(given.methods, given.stages)
     check(settings, given.methods)
     module = None if drafter.module is None else Path(drafter.module).resolve()
