@@ -75,7 +75,7 @@ class Engine:
             for slot, drafter in enumerate(drafters)
         ]
         self._queue = RequestQueue()
-        self._seating = Seating(self._streams)
+        self._seating = Seating(self._streams, config.kv_positions)
         self._advance_turns = Turns()
         self._running: list[Stream] = []  # in the order they began
         self._credits = Credits(policy.chunks, config.prefill_share)
@@ -298,14 +298,15 @@ class Engine:
     def _start_next(self) -> None:
         """Begins as many requests as there are idle slots for."""
         while not self._calibrating and (idle := [s.slot for s in self._streams if s.request is None]):
-            if (request := self._queue.next(len(idle), self._seating.held_back)) is None:
+            if (request := self._queue.next(len(idle), self._seating.fits, self._seating.held_back)) is None:
                 return
             self._start(request, idle)
 
     def _start(self, request: Request, idle: Sequence[int]) -> None:
         """Begins a request in the idle slot that suits it best."""
         session = self._controller.begin(request.generate.max_tokens)
-        place = self._seating.choose(request, idle, session)
+        place, forgotten = self._seating.make_room(request, self._seating.choose(request, idle, session))
+        self._announce(forgotten)
         self._stats.looked_up(len(request.generate.prompt), place.reused)
         source = None if place.source == place.slot else self._streams[place.source]
         self._begin(self._streams[place.slot], request, place.reused, session, source)
@@ -372,7 +373,7 @@ class Engine:
     def _kv_use(self) -> KvUse:
         idle = [stream.schedule.kept for stream in self._streams if stream.request is None]
         return KvUse(
-            total=self._config.max_num_seqs * self._config.max_model_len,
+            total=self._config.kv_positions,
             running=sum(stream.schedule.announced for stream in self._running),
             kept=sum(idle),
         )

@@ -36,12 +36,15 @@ class RequestQueue:
         if not self._gate.leave(request):
             self._line.remove(request)
 
-    def next(self, idle: int, held_back: Callable[[Request], bool]) -> Request | None:
+    def next(self, idle: int, fits: Callable[[Request], bool], held_back: Callable[[Request], bool]) -> Request | None:
         """Who starts now that so many slots are `idle`; it waits no more.
 
-        One that is held back keeps a slot free for itself, so that it is not passed over for ever.
+        One that is held back keeps a slot free for itself, and nobody goes before one that does not fit: neither is
+        passed over for ever.
         """
         for request in islice(self._line, idle):
+            if not fits(request):
+                return None
             if not held_back(request):
                 self._line.remove(request)
                 return request

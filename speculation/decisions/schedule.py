@@ -78,6 +78,11 @@ class Schedule:
         return self.verified - self._given
 
     @property
+    def reserved(self) -> int:
+        """Positions that the request may come to need; of an idle slot, those that are kept."""
+        return self._limit if self.running else self._canonical
+
+    @property
     def kept(self) -> int:
         """Positions, from 0, whose keys and values are bit by bit those of a fresh prefill: whole prompt chunks.
 
@@ -230,6 +235,13 @@ class Schedule:
             return Step()
         return Step([self._end()], finish="abort")
 
+    def forget(self) -> Rollback:
+        """Keeps nothing of an idle slot."""
+        if self.running:
+            raise ValueError("a running request needs what its slot holds")
+        self._canonical = 0
+        return Rollback(self.sequence, self.epoch)
+
     def _fits(self, sample: Sample, frame: Frame) -> bool:
         if not frame.wants_sample:
             return sample.position == frame.end and not sample.tokens
@@ -282,7 +294,7 @@ class Schedule:
         del self.tokens[self.verified :]
         self._roll_back()
         self.running = False
-        return Rollback(self.sequence, self.epoch)
+        return Rollback(self.sequence, self.epoch, self._canonical)
 
     def _cut(self) -> int | None:
         """Where the next frame ends: a prompt chunk, then what the policy says. None while there is nothing to send."""

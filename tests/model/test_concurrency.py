@@ -245,9 +245,9 @@ def test_a_long_prompt_does_not_stop_the_others(engine: LocalEngine) -> None:
     assert between >= 5
 
 
-def test_rounds_of_drafts_do_not_depend_on_the_crowd(tiny_model: Path) -> None:
+def test_rounds_of_drafts_and_slots_short_of_memory_do_not_depend_on_the_crowd(tiny_model: Path) -> None:
     """Frames of several tokens round otherwise than plain decoding, and like each other: here, too, no bit differs."""
-    settings = {"max_model_len": CONTEXT, "prefill_chunk": 32, "max_num_seqs": SLOTS}
+    settings = {"max_model_len": CONTEXT, "prefill_chunk": 32, "max_num_seqs": SLOTS, "max_total_tokens": CONTEXT + 50}
     with local_engine(tiny_model, (8, 8), drafts=3, **settings) as engine:
         engine.drafting.use(lambda _: NgramDrafter(4, 1))
         client = engine.client
@@ -261,3 +261,7 @@ def test_rounds_of_drafts_do_not_depend_on_the_crowd(tiny_model: Path) -> None:
             assert result.finish == "abort" or count == expected(asked, alone)
             assert result.tokens == alone.tokens[:count]
             assert result.logprobs == alone.logprobs[:count]
+        assert client.status().kv.total == CONTEXT + 50
+        assert client.status().kv.kept <= CONTEXT + 50
+        longest = client.send([60] * (CONTEXT - 1), 1)  # for which all that is kept must go
+        assert client.result(longest).finish == "length"

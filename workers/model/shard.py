@@ -64,12 +64,14 @@ class Shard:
         device: torch.device,
         max_len: int,
         sequences: int,
+        pool: int = 0,
         progress: Progress | None = None,
     ) -> "Shard":
         """Reads the layers with global indices `layers` from a prepared model folder and allocates their KV slice.
 
         `progress(loaded, total)` is called after each tensor. Raises `ConfigError` where the model is not supported,
-        the checkpoint is incomplete, or weights and `sequences` slots of `max_len` positions do not fit into memory.
+        the checkpoint is incomplete, or weights and `sequences` slots of `max_len` positions do not fit into memory,
+        or where given only `pool` positions, which all slots share.
         """
         config = load_config(path)
         longest: int = config.max_position_embeddings
@@ -80,7 +82,9 @@ class Shard:
             f"stage with {len(layers)} layers",
             str(device),
             target.weight_bytes(dtype, device),
-            kv_bytes_per_position(config.to_dict(), len(layers), sequences, dtype.itemsize),
+            kv_bytes_per_position(config.to_dict(), len(layers), dtype.itemsize),
+            sequences,
+            pool,
         )
         check_fits([need], max_len, available_bytes(device))
         target.load(dtype, device, progress)
@@ -115,6 +119,10 @@ class Shard:
     def copy(self, source: int, target: int, positions: int) -> None:
         """The first `positions` of slot `target` are from now on those of slot `source`."""
         self._kv.copy(source, target, positions)
+
+    def release(self, sequence: int, kept: int) -> None:
+        """Slot `sequence` needs no memory but for its first `kept` positions until more of it is written."""
+        self._kv.release(sequence, kept)
 
     @torch.inference_mode()
     def forward(

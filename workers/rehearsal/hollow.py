@@ -33,6 +33,9 @@ class HollowShard:
     def copy(self, source: int, target: int, positions: int) -> None:
         """There is nothing to copy."""
 
+    def release(self, sequence: int, kept: int) -> None:
+        """There is nothing to give back."""
+
     def forward(
         self,
         sequence: int,

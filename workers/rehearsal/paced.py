@@ -43,6 +43,7 @@ class PacedLayers:
         self.kv_bytes = layers.kv_bytes
         self.observe = layers.observe
         self.copy = layers.copy
+        self.release = layers.release
         self.logits = layers.logits
         self.row_logits = layers.row_logits
         self._layers = layers

@@ -63,6 +63,11 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         """Number of stages, n."""
         return len(self.split)
 
+    @property
+    def kv_positions(self) -> int:
+        """For which all KV slots together have memory."""
+        return self.max_total_tokens or self.max_num_seqs * self.max_model_len
+
     def layers(self, stage: int) -> range:
         """Global indices of the decoder layers that `stage` holds."""
         first = sum(self.split[:stage])

@@ -26,12 +26,18 @@ class Need(msgspec.Struct, frozen=True):
     who: str
     device: str
     weight_bytes: int
-    kv_bytes_per_position: int  # keys and values of all its layers, all slots
+    kv_bytes_per_position: int  # keys and values of all its layers
+    slots: int = 1
+    pool: int = 0  # positions that all slots share; 0: each has as many as the longest sequence
     host: str = ""  # where parts run on several
 
+    def kv_bytes(self, max_len: int) -> int:
+        """Bytes of keys and values, where a sequence may have `max_len` positions."""
+        return self.kv_bytes_per_position * (self.pool or self.slots * max_len)
+
     def total(self, max_len: int) -> int:
-        """Bytes with room for `max_len` positions a slot."""
-        return self.weight_bytes + self.kv_bytes_per_position * max_len
+        """Bytes with those of the weights."""
+        return self.weight_bytes + self.kv_bytes(max_len)
 
 
 def needs_of(config: EngineConfig) -> list[Need]:
@@ -43,10 +49,10 @@ def needs_of(config: EngineConfig) -> list[Need]:
         folder = Path(drafter.draft_model)
         layers = int(read_json(folder / "config.json")["num_hidden_layers"])
         weights, kv = model_bytes(folder, range(layers), config, drafter.device, first=True, last=True)
-        needs.append(Need("draft model", drafter.device, weights, kv, host_of(endpoints.bus)))
+        needs.append(Need("draft model", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
     if drafter.module is not None:
         weights, kv = module_bytes(Path(drafter.module), config)
-        needs.append(Need("draft module", drafter.device, weights, kv, host_of(endpoints.bus)))
+        needs.append(Need("draft module", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
     return needs
 
 
@@ -61,7 +67,7 @@ class _Module(msgspec.Struct):
 
 
 def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
-    """Bytes of a draft module's weights, what it borrows from the target included, and of all slots a position.
+    """Bytes of a draft module's weights, what it borrows from the target included, and of a position.
 
     A slot keeps the module's keys and values and the hidden states that were tapped. Of the authors' files, which say
     what they hold only when they are read, the weights alone count. Raises `ConfigError` where there is no module.
@@ -82,8 +88,8 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     vocabulary, hidden = embedding.shape
     if module.head == "target":
         elements += hidden * (vocabulary if module.draft_token_ids is None else len(module.draft_token_ids))
-    kv = kv_bytes_per_position(read_json(Path(config.model) / "config.json"), module.layers, config.max_num_seqs, item)
-    return elements * item, kv + config.max_num_seqs * len(module.anchors) * hidden * item
+    kv = kv_bytes_per_position(read_json(Path(config.model) / "config.json"), module.layers, item)
+    return elements * item, kv + len(module.anchors) * hidden * item
 
 
 def stage_need(config: EngineConfig, stage: int) -> Need:
@@ -92,13 +98,15 @@ def stage_need(config: EngineConfig, stage: int) -> Need:
     weights, kv = model_bytes(
         Path(config.model), config.layers(stage), config, config.device(stage), first=stage == 0, last=last
     )
-    return Need(f"stage {stage}", config.device(stage), weights, kv, host_of(config.endpoints.data[stage]))
+    host = host_of(config.endpoints.data[stage])
+    slots, pool = config.max_num_seqs, config.max_total_tokens
+    return Need(f"stage {stage}", config.device(stage), weights, kv, slots, pool, host)
 
 
 def model_bytes(
     folder: Path, layers: range, config: EngineConfig, device: str, *, first: bool, last: bool
 ) -> tuple[int, int]:
-    """Bytes of some layers' weights, with the embedding or norm and head, and of all slots' KV a position."""
+    """Bytes of some layers' weights, with the embedding or norm and head, and of their KV a position."""
     entries = weight_entries(folder)
     item = _ITEM_BYTES[config.dtype]
     held = {name: entry.elements * item for name, entry in entries.items() if layer_of(name) in layers}
@@ -110,7 +118,7 @@ def model_bytes(
             held["rows"] = entries[EMBEDDING].nbytes
             if not (last and HEAD not in entries):
                 del held[EMBEDDING]
-    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), config.max_num_seqs, item)
+    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), item)
     return sum(held.values()), kv
 
 
@@ -120,10 +128,10 @@ def _packed_bytes(entry: TensorEntry) -> int:
     return held_bytes(entry.dtype, rows, columns, products=platform.machine() in ("x86_64", "AMD64"))
 
 
-def kv_bytes_per_position(config: Mapping[str, Any], layers: int, sequences: int, itemsize: int) -> int:
-    """Bytes of keys and values a position, for `layers` layers and `sequences` slots, from a config.json."""
+def kv_bytes_per_position(config: Mapping[str, Any], layers: int, itemsize: int) -> int:
+    """Bytes of keys and values a position, for `layers` layers, from a config.json."""
     kv_heads: int = config.get("num_key_value_heads") or config["num_attention_heads"]
-    return 2 * layers * sequences * kv_heads * head_dim(config) * itemsize
+    return 2 * layers * kv_heads * head_dim(config) * itemsize
 
 
 def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
@@ -133,10 +141,13 @@ def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
     if total <= usable:
         return
     weights = sum(need.weight_bytes for need in needs)
-    per_position = sum(need.kv_bytes_per_position for need in needs)
-    longest = (usable - weights) // per_position if per_position else 0
+    pooled = sum(need.kv_bytes(max_len) for need in needs if need.pool)
+    per_position = sum(need.kv_bytes_per_position * need.slots for need in needs if not need.pool)
+    longest = (usable - weights - pooled) // per_position if per_position else 0
     if longest >= 1:
-        mend = f"use --max-model-len {longest} or less, or fewer --max-num-seqs"
+        mend = f"use --max-model-len {longest} or less, fewer --max-num-seqs, or on CPUs --max-total-tokens"
+    elif pooled and usable > weights:
+        mend = "use fewer --max-total-tokens"
     else:
         mend = "the weights alone do not fit: use more devices or hosts, --dtype bfloat16 or another model"
     raise ConfigError(
@@ -150,8 +161,10 @@ def report(needs: Iterable[Need], config: EngineConfig) -> list[str]:
     """A line for each part of an engine and device."""
     lines = []
     for need in needs:
-        kv = need.kv_bytes_per_position * config.max_model_len
-        slots = f" ({config.max_num_seqs} x {config.max_model_len} positions)" if kv else ""
+        kv = need.kv_bytes(config.max_model_len)
+        each = f"{need.slots} x {config.max_model_len} positions"
+        shared = f"{need.pool} positions for {need.slots} slots" if need.pool else each
+        slots = f" ({shared}, {need.kv_bytes_per_position} bytes each)" if kv else ""
         where = f"{need.host} {need.device}".strip()
         lines.append(f"{need.who} on {where}: {_shown(need.weight_bytes)} weights, {_shown(kv)} KV{slots}")
     return lines

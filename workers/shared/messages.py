@@ -57,10 +57,14 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
 
 
 class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):
-    """Frames of the sequence older than `epoch` are dead. (A frame of a newer epoch says the same.)"""
+    """The request has ended: frames of the sequence older than `epoch` are dead. So says a frame of a newer epoch.
+
+    Of its keys and values those of the first `kept` positions stay, for prompts that begin alike.
+    """
 
     sequence: Natural
     epoch: Natural
+    kept: Natural = 0
 
 
 class Compile(msgspec.Struct, frozen=True, array_like=True, tag="compile"):

@@ -103,6 +103,7 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
             device=torch.device(config.device(index)),
             max_len=config.max_model_len,
             sequences=config.max_num_seqs,
+            pool=config.max_total_tokens,
             progress=progress.update,
         )
 

@@ -11,7 +11,19 @@ from torch import Tensor
 
 from workers.decisions.lookahead import Lookahead
 from workers.shared.frames import Frame
-from workers.shared.messages import Compile, Compiled, Observe, Open, Ping, Pong, Sample, Shutdown, StageTimings, Tap
+from workers.shared.messages import (
+    Compile,
+    Compiled,
+    Observe,
+    Open,
+    Ping,
+    Pong,
+    Rollback,
+    Sample,
+    Shutdown,
+    StageTimings,
+    Tap,
+)
 from workers.stage.parts import StageParts
 
 
@@ -76,6 +88,7 @@ class Stage:
 
     def _open(self, message: Open) -> None:
         """A request takes a slot over. What it begins with went through this stage before rank 0 knew of it."""
+        self._layers.release(message.sequence, message.reused if message.source is None else 0)
         if message.source is not None:
             self._layers.copy(message.source, message.sequence, message.reused)
         if self._tail is not None:
@@ -100,6 +113,8 @@ class Stage:
             else:
                 if isinstance(message, Open):
                     self._open(message)
+                elif isinstance(message, Rollback):
+                    self._layers.release(message.sequence, message.kept)
                 self._lookahead.hear(message)
         if self._compiler is not None:
             for number in self._compiler.finished():

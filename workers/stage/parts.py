@@ -28,6 +28,9 @@ class Layers(Protocol):
     def copy(self, source: int, target: int, positions: int) -> None:
         """The first `positions` of slot `target` are from now on those of slot `source`."""
 
+    def release(self, sequence: int, kept: int) -> None:
+        """Slot `sequence` needs no memory but for its first `kept` positions until more of it is written."""
+
     def forward(
         self,
         sequence: int,

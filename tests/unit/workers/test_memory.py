@@ -13,10 +13,10 @@ LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 409
 
 
 def test_kv_bytes_per_position() -> None:
-    assert kv_bytes_per_position(LLAMA, layers=10, sequences=3, itemsize=2) == 2 * 10 * 3 * 8 * 128 * 2
-    assert kv_bytes_per_position({**LLAMA, "head_dim": 256}, 1, 1, 2) == 2 * 8 * 256 * 2
-    assert kv_bytes_per_position({**LLAMA, "num_key_value_heads": None}, 1, 1, 2) == 2 * 32 * 128 * 2
-    assert kv_bytes_per_position(LLAMA, layers=0, sequences=1, itemsize=2) == 0
+    assert kv_bytes_per_position(LLAMA, layers=10, itemsize=2) == 2 * 10 * 8 * 128 * 2
+    assert kv_bytes_per_position({**LLAMA, "head_dim": 256}, 1, 2) == 2 * 8 * 256 * 2
+    assert kv_bytes_per_position({**LLAMA, "num_key_value_heads": None}, 1, 2) == 2 * 32 * 128 * 2
+    assert kv_bytes_per_position(LLAMA, layers=0, itemsize=2) == 0
 
 
 @given(
@@ -46,3 +46,12 @@ def test_what_is_said_to_fit_fits(parts: list[tuple[int, int]], max_len: int, av
 
 def test_host_memory_is_plausible() -> None:
     assert 1 << 20 < available_host_bytes() < 1 << 50
+
+
+def test_slots_that_share_positions_take_no_more_than_those() -> None:
+    shared, own = Need("stage 0", "cpu", 100, 10, slots=4, pool=50), Need("draft model", "cpu", 100, 10, slots=4)
+    assert (shared.total(30), own.total(30)) == (100 + 500, 100 + 4 * 300)
+    with pytest.raises(ConfigError, match="--max-model-len 1 or less"):
+        check_fits([shared, own], 30, 800)
+    with pytest.raises(ConfigError, match="fewer --max-total-tokens"):
+        check_fits([shared], 30, 400)

@@ -111,6 +111,14 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             was="sequences",
         ),
     ] = 4
+    max_total_tokens: Annotated[
+        NotNegative,
+        about(
+            PIPELINE,
+            "On CPUs: positions for which all KV slots together have memory. A request starts once its prompt and "
+            "max_tokens have room. 0: for max-model-len positions in every slot",
+        ),
+    ] = 0
     prefill_share: Annotated[
         Share,
         about(
