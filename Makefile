@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help install serve test lint format types contracts unit chaos options models constraints clean
+.PHONY: help install serve test lint format types contracts unit chaos options boards models constraints clean
 
 help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
@@ -16,6 +16,7 @@ help:
 	@echo "make chaos [FAULTS=40]    kill, stop and slow processes under load at random moments, for an hour or so"
 	@echo "make format               format the code and mend what the linter can mend"
 	@echo "make options              write docs/options.md from the declarations"
+	@echo "make boards               write Grafana's dashboards from their declarations"
 	@echo "make models               write docs/models.md from the tables that decide what is served"
 	@echo "make constraints          pin what is installed now"
 
@@ -25,7 +26,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV); the first time takes some minutes"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,bench,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,bench,otel,dev]'
 	@touch $@
 
 serve: $(INSTALLED)
@@ -64,6 +65,9 @@ chaos: $(INSTALLED)
 
 options: $(INSTALLED)
 	$(BIN)/python -m tests.options_page > docs/options.md
+
+boards: $(INSTALLED)
+	$(BIN)/python -m tests.boards
 
 models: $(INSTALLED)
 	$(BIN)/python -m tests.models_page > docs/models.md

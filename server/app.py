@@ -1,5 +1,6 @@
 """Assembles the FastAPI application."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -7,12 +8,14 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from server.metrics.engine import EngineCollector
-from server.middleware.access import ApiKeys, RequestLimit
+from server.middleware.api_keys import ApiKeys
 from server.middleware.body_limit import BodyLimit
 from server.middleware.error_handlers import install_error_handlers
+from server.middleware.limits import RateLimit, RequestLimit
 from server.middleware.request_id import RequestIds
 from server.routes.chat import chat_router
 from server.routes.completions import completion_router
+from server.routes.dashboard import dashboard_router
 from server.routes.models import models_router
 from server.routes.operations import operations_router
 from server.routes.responses import responses_router
@@ -28,14 +31,18 @@ def create_app(service: Service) -> FastAPI:
         await service.engine.start()
         yield
         await service.engine.stop()
+        if service.spans is not None:
+            await asyncio.to_thread(service.spans.close)
 
     app = FastAPI(title="Echelon", redoc_url=None, lifespan=lifespan)
     service.metrics.registry.register(EngineCollector(service.engine))
     settings = service.settings
     # Each one is put around those before it.
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, seconds=settings.body_timeout)
-    if settings.api_keys:
-        app.add_middleware(ApiKeys, keys=settings.api_keys)
+    if settings.requests_per_minute is not None:
+        app.add_middleware(RateLimit, limit=settings.requests_per_minute, clock=service.clock)
+    if settings.api_keys or settings.operator_keys:
+        app.add_middleware(ApiKeys, keys=settings.api_keys, operator_keys=settings.operator_keys)
     app.add_middleware(RequestLimit, limit=settings.max_requests)
     if settings.cors_origins:
         app.add_middleware(
@@ -49,4 +56,6 @@ def create_app(service: Service) -> FastAPI:
     install_error_handlers(app, service.metrics)
     for router in (chat_router, completion_router, models_router, operations_router, responses_router, tokens_router):
         app.include_router(router(service))
+    if settings.dashboard:
+        app.include_router(dashboard_router(service))
     return app

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.engine.client import DeadlineExceeded, EngineClient, EngineFailed, EngineUnavailable, QueueFull
+from server.engine.request_names import RequestNames
 from server.errors import ApiError
 from server.metrics.requests import RequestMetrics
 from server.preparation.chat_model import ChatModels
@@ -15,6 +16,8 @@ from server.preparation.sequences import Limits
 from server.settings import ServerSettings
 from server.structured_output.compile import GrammarChecker
 from server.tokenizer import ModelTokenizer
+from server.tracing.otel import OtelSpans
+from server.tracing.spans import SpanSink
 from workers.shared.fingerprint import server_fingerprint
 
 
@@ -27,6 +30,8 @@ class Service:
     preparation: Preparation
     engine: EngineClient
     metrics: RequestMetrics
+    spans: SpanSink | None = None
+    names: RequestNames = field(default_factory=RequestNames)
     clock: Callable[[], float] = field(default=time.monotonic)  # seconds
 
     @classmethod
@@ -46,7 +51,9 @@ class Service:
         template = None if settings.chat_template is None else Path(settings.chat_template)
         chat_models = ChatModels.load(folder, tokenizer, template, settings.tool_call_parser)
         preparation = Preparation(tokenizer, chat_models, GrammarChecker(folder))
-        return cls(settings, tokenizer, preparation, engine, RequestMetrics())
+        traces = settings.otlp_traces_endpoint
+        spans = None if traces is None else OtelSpans.to(traces, "echelon", time.monotonic)
+        return cls(settings, tokenizer, preparation, engine, RequestMetrics(), spans)
 
     def check_model(self, model: str) -> None:
         """Raises a 404 `ApiError` unless `model` is the one that is served."""

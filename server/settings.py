@@ -47,9 +47,39 @@ class ServerFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             name="api_key",
         ),
     ] = ()
+    operator_keys: Annotated[
+        tuple[str, ...],
+        about(
+            API,
+            "Keys without which /metrics, /status and what the dashboard shows stay closed, while API keys open the "
+            "rest; they open that too",
+            name="operator_key",
+            default="/metrics and /status are open, API keys open the dashboard",
+        ),
+    ] = ()
+    requests_per_minute: Annotated[
+        AtLeastOne | None,
+        about(API, "POST requests a minute of one key, or of one address without keys; more get 429", default="any"),
+    ] = None
     cors_origins: Annotated[
         tuple[str, ...], about(API, "Sites whose pages may call from a browser, or *", name="cors_origin")
     ] = ()
+    dashboard: Annotated[
+        bool, about(API, "Show the pipeline at work at /dashboard, and what this is at /; --no-dashboard shows neither")
+    ] = True
+    metrics_alias: Annotated[
+        Literal["none", "vllm"],
+        about(API, "Show metrics under these names too, so that boards and gateway pickers made for them work"),
+    ] = "none"
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        about(
+            API,
+            "Collector that gets a span of each request (OTLP over HTTP), such as http://127.0.0.1:4318/v1/traces; "
+            "needs the extra 'otel'",
+            metavar="URL",
+        ),
+    ] = None
     ssl_keyfile: Annotated[str | None, about(API, "Private key, for https", metavar="FILE")] = None
     ssl_certfile: Annotated[str | None, about(API, "Certificate, for https", metavar="FILE")] = None
     on_failure: Annotated[
@@ -97,8 +127,9 @@ class ServerSettings(ServerFields, frozen=True, forbid_unknown_fields=True):
 def check_server(options: ServerFields) -> None:
     """Raises `ConfigError` naming the flag that is wrong; reads the certificate, if there is one."""
     choose_dialect("", (), options.tool_call_parser)
-    if not all(key and key.isascii() and key.isprintable() and key == key.strip() for key in options.api_keys):
-        raise ConfigError(f"--api-key and {KEYS_VARIABLE}: keys must be printable ASCII without spaces around them")
+    for flag, keys in ((f"--api-key and {KEYS_VARIABLE}", options.api_keys), ("--operator-key", options.operator_keys)):
+        if not all(key and key.isascii() and key.isprintable() and key == key.strip() for key in keys):
+            raise ConfigError(f"{flag}: keys must be printable ASCII without spaces around them")
     if options.ssl_certfile is None:
         if options.ssl_keyfile is not None:
             raise ConfigError("--ssl-keyfile needs --ssl-certfile")

@@ -16,17 +16,18 @@ from speculation.decisions.turns import Turns
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.group import StageGroup
+from speculation.info import engine_info
+from speculation.live import LiveTrace
 from speculation.queue import RequestQueue
 from speculation.seating import Seating
 from speculation.stats import StatsRecorder
 from speculation.stream import Request, Stream
 from workers.shared.config import EngineConfig
 from workers.shared.errors import OutOfStep
-from workers.shared.fingerprint import engine_fingerprint
+from workers.shared.live.messages import Passage, Watch
 from workers.shared.messages import (
     Abort,
     Compiled,
-    EngineInfo,
     Failed,
     Failure,
     FromEngine,
@@ -83,20 +84,9 @@ class Engine:
         self._observed: tuple[int, ...] = ()
         self._calibrating = False
         self._stats = StatsRecorder()
+        self._trace = LiveTrace(channels)
         self._stopping = False
-        self._info = EngineInfo(
-            stages=config.stages,
-            split=config.split,
-            drafter=config.drafter.name,
-            delta=config.delta,
-            max_model_len=config.max_model_len,
-            vocab_size=vocab_size,
-            rehearsal=config.rehearsal,
-            emulated=config.emulate,
-            num_speculative_tokens=config.drafter.num_speculative_tokens,
-            max_num_seqs=config.max_num_seqs,
-            fingerprint=engine_fingerprint(config),
-        )
+        self._info = engine_info(config, vocab_size)
 
     def stop(self) -> None:
         """Makes `run` return soon; safe to call from a signal handler."""
@@ -117,7 +107,7 @@ class Engine:
     def _serve_while(self, condition: Callable[[], bool]) -> None:
         more = False
         while condition() and not self._stopping:
-            self._channels.wait(0 if more else self._group.interval)
+            self._channels.wait(0 if more else self._trace.patience(self._group.interval))
             self._turn()
             more = self._draft_ahead()
 
@@ -153,6 +143,7 @@ class Engine:
         if self._group.check(time.monotonic(), self._awaited):
             for client in {request.client for request in self._requests()} - {None}:
                 self._answer(client, KeepAlive())
+        self._trace.turn()
         for client in self._channels.vanished():
             self._forget(client)
 
@@ -176,6 +167,8 @@ class Engine:
                 self._channels.answer(client, self._status(number))
         elif isinstance(message, Tap):
             self._drafters[message.sequence].tap(message)
+        elif isinstance(message, Passage):
+            self._trace.passed(message)
         elif isinstance(message, Failure):
             self._group.fail(message)
         else:
@@ -192,6 +185,7 @@ class Engine:
         stream.prompt_logprobs += sample.prompt_logprobs
         self._announce(step.control)
         self._stats.sampled(number, full=full and bool(step.tokens))
+        self._trace.left(number, stream, step)
         if step.tokens:
             self._stats.verified(stream.since_last_sample())
             stream.rank(step, sample.probabilities)
@@ -251,7 +245,9 @@ class Engine:
         claims = self._claims()
         while (slot := self._credits.grant(claims)) is not None:
             stream = self._streams[slot]
-            messages.append(stream.schedule.cut())
+            frame = stream.schedule.cut()
+            messages.append(frame)
+            self._trace.entered(frame, stream)
             claims[slot] = stream.claim()
         if messages:
             self._channels.announce(messages)
@@ -284,6 +280,8 @@ class Engine:
     def _on_request(self, client: bytes, message: ToEngine) -> None:
         if isinstance(message, Probe):
             self._group.probe(client, message.number)
+        elif isinstance(message, Watch):
+            self._trace.watch(client, self._running if message.snapshot else ())
         elif isinstance(message, Abort):
             self._abort(client, message.id)
         else:
@@ -316,6 +314,7 @@ class Engine:
     ) -> None:
         self._running.append(stream)
         opening = stream.begin(request, reused, session, source)
+        self._trace.began(stream)
         self._observe()
         self._announce([opening])
         stream.recall()
@@ -347,6 +346,7 @@ class Engine:
 
     def _finish(self, stream: Stream) -> None:
         self._stats.ended(stream.schedule.counts)
+        self._trace.ended(stream.slot, stream.schedule.counts)
         stream.end()
         self._running.remove(stream)
         self._start_next()

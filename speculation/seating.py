@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from speculation.decisions.kv_budget import to_forget
-from speculation.decisions.slots import Place, choose_slot, soon_held
+from speculation.decisions.slots import Place, choose_slot, soon_held, to_forget
 from speculation.decisions.turns import Turns
 from speculation.drafters.base import Deciding, Drafter
 from speculation.stream import Request, Stream

@@ -35,7 +35,7 @@ class Stream:
         self.request: Request | None = None
         self.prompt_logprobs: list[TokenLogprobs] = []  # those that the client has not been given
         self.session: Deciding | None = None
-        self._open_drafts: dict[int, Draft] = {}  # those not verified yet, by position
+        self._open_drafts: dict[int, tuple[Draft, int]] = {}  # those not verified yet and their depths, by position
         self._begun_ns = 0
         self._last_sample_ns: int | None = None
         self._acceptance = Acceptance()
@@ -103,9 +103,11 @@ class Stream:
         """Counts what the drafter thought of the verified tokens, `probabilities` being what the target did."""
         counts = self.schedule.counts
         for place, token in enumerate(step.tokens):
-            draft = self._open_drafts.pop(self.schedule.verified - len(step.tokens) + place, None)
-            if draft is None:
+            drafted = self._open_drafts.pop(self.schedule.verified - len(step.tokens) + place, None)
+            if drafted is None:
                 continue
+            draft, depth = drafted
+            counts.judge(depth, right=token == draft.token)
             self._acceptance.verified(right=token == draft.token, confidence=draft.confidence)
             rank = draft.candidates.index(token) if token in draft.candidates else None
             counts.rank(rank)
@@ -141,8 +143,8 @@ class Stream:
     def _worth(self, depth: int, *more: None) -> float:
         """The probability that the next `depth` drafts are right, and as many as there are in `more`, not made yet."""
         first = self.schedule.verified
-        open_drafts = (self._open_drafts.get(position) for position in range(first, first + depth))
-        return self._acceptance.worth([*(None if draft is None else draft.confidence for draft in open_drafts), *more])
+        drafted = (self._open_drafts.get(position) for position in range(first, first + depth))
+        return self._acceptance.worth([*(None if one is None else one[0].confidence for one in drafted), *more])
 
     def draft(self) -> bool:
         """Asks for the draft that is wanted; returns whether there is one.
@@ -155,6 +157,6 @@ class Stream:
             schedule.flush()
         if answer is None or answer is PENDING:
             return False
-        self._open_drafts[len(schedule.tokens)] = answer
+        self._open_drafts[len(schedule.tokens)] = answer, len(schedule.tokens) - schedule.verified + 1
         schedule.draft(answer.token)
         return True

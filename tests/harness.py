@@ -22,6 +22,8 @@ from speculation.drafters.switched import SwitchedDrafter
 from speculation.engine import Engine
 from workers.shared.bus import encode, open_socket
 from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
+from workers.shared.live.events import TraceEvent
+from workers.shared.live.messages import Trace, Watch
 from workers.shared.messages import (
     Abort,
     Failed,
@@ -86,6 +88,11 @@ class Client:
         self._socket = open_socket(context, zmq.DEALER, bus, bind=False)
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
         self._numbers = itertools.count(1)
+        self.trace: list[TraceEvent] = []  # received so far
+
+    def watch(self, *, snapshot: bool = False) -> None:
+        """Asks for a trace, for some seconds."""
+        self._socket.send(encode(Watch(snapshot)))
 
     def send(
         self,
@@ -114,7 +121,9 @@ class Client:
         while True:
             assert self._socket.poll(_TIMEOUT_MS), "the engine says nothing"
             message = self._decoder.decode(self._socket.recv())
-            if not isinstance(message, KeepAlive):
+            if isinstance(message, Trace):
+                self.trace += message.events
+            elif not isinstance(message, KeepAlive):
                 return message
 
     def result(self, identifier: str, abort_after: int | None = None) -> Result:

@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from server.launcher.options import CHECK, PLAN, SERVE
+from server.launcher.options import CHECK, DOCTOR, PLAN, SERVE
 from speculation.bench.options import BENCH_PROGRAM
 from speculation.simulate.__main__ import SIMULATE_PROGRAM
 from speculation.training.options import DISTILL_PROGRAM, TRAIN_PROGRAM
@@ -41,6 +41,7 @@ def page() -> str:
     parts = [_HEAD, _section(SERVE)]
     parts.append(_section(PLAN, served, "All options of `echelon serve`, and:"))
     parts.append(_section(CHECK))
+    parts.append(_section(DOCTOR))
     parts.append(_section(BENCH_PROGRAM, served - {"num_speculative_tokens", "stages"}, _BENCH))
     parts.append(_section(SIMULATE_PROGRAM))
     parts += [_section(DISTILL_PROGRAM), _section(TRAIN_PROGRAM)]

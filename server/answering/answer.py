@@ -20,6 +20,7 @@ from server.service import Service, engine_errors
 log = logging.getLogger("echelon.server")
 
 _CLIENT_CLOSED_REQUEST = 499
+_TRACE_CONTEXT = ("traceparent", "tracestate")  # W3C's
 
 
 async def answer(
@@ -37,7 +38,8 @@ async def answer(
         # Waiting would not help, so this is not a 429.
         raise bad_request(f"'n' choices for every prompt make more than the {capacity} sequences of the queue", "n")
     with engine_errors():
-        generation = Generation(service, prepared, arrived, request_id(request.scope))
+        caller = {name: request.headers[name] for name in _TRACE_CONTEXT if name in request.headers}
+        generation = Generation(service, prepared, arrived, request_id(request.scope), caller)
     if prepared.stream:
         return EventStream(_events(generation, form), generation.close, headers, service.settings.ping_interval)
     try:

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from msgspec import UNSET, UnsetType
 
@@ -12,7 +13,8 @@ from server.output.assembler import Assembler, Delta, shown_prompt
 from server.preparation.sequences import PreparedRequest
 from server.protocol.completion_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from server.service import Service
-from workers.shared.messages import Beginning, Tokens
+from server.tracing.spans import ChoiceTimes, RequestSpan, latencies, phases, speculation
+from workers.shared.messages import Beginning, SpeculationCounts, Tokens
 
 _NS = 1e9
 
@@ -25,12 +27,26 @@ class Generation:
     Raises `EngineUnavailable` or `QueueFull` on construction, before anything is sent to the client.
     """
 
-    def __init__(self, service: Service, request: PreparedRequest, arrived: float, name: str) -> None:
-        """Of the HTTP request that goes by `name` and arrived at `arrived` (service clock)."""
+    def __init__(
+        self,
+        service: Service,
+        request: PreparedRequest,
+        arrived: float,
+        name: str,
+        caller: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Of the HTTP request that goes by `name` and arrived at `arrived` (service clock).
+
+        `caller` are the headers that say which trace it belongs to.
+        """
         self.request = request
         self.name = name
         self._metrics = service.metrics
         self._clock = service.clock
+        self._spans = service.spans
+        self._caller = caller
+        self._model = service.settings.served_model_name
+        self._counts = SpeculationCounts()
         self._arrived = arrived  # seconds, by the service's clock
         reading = request.reading
         decode = service.tokenizer.decode_keeping(reading.kept) if reading.kept else service.tokenizer.decode
@@ -53,6 +69,7 @@ class Generation:
         self._failure: Exception | None = None
         self._cached = 0  # tokens
         self._closed = False
+        service.names.remember(self._choices, name)
         self._submission = service.engine.submit(request.generates)
         self._deadline = self._set_deadline(service.settings.request_timeout)
         self._metrics.prompt_tokens.inc(request.prompt_tokens)
@@ -73,6 +90,8 @@ class Generation:
                 delta = self._push(message)
                 if message.beginning is not None:
                     self._note(message.id, delta.index, message.beginning)
+                if message.counts is not None:
+                    self._counts.add(message.counts)
                 if choice.stopped_early:
                     self._submission.abort(message.id)
                 self._measure(message.id, delta)
@@ -130,7 +149,8 @@ class Generation:
         if self._deadline is not None:
             self._deadline.cancel()
         self._submission.close()
-        seconds = self._clock() - self._arrived
+        ended = self._clock()
+        seconds = ended - self._arrived
         other = "abort" if self._failure is None else "error"
         finishes = [choice.finish or other for choice in self._choices.values()]
         for finish in finishes:
@@ -138,7 +158,32 @@ class Generation:
         for sequence in self._first_token:
             self._ended(sequence)
         self._metrics.e2e_latency.observe(seconds)
+        if self._spans is not None:
+            self._spans.ended(self._span(finishes, ended))
         self._log(finishes, seconds)
+
+    def _span(self, finishes: list[str], ended: float) -> RequestSpan:
+        sampling, usage = self.request.generates[0].sampling, self.usage
+        found = phases(
+            ChoiceTimes(first, self._last_token[sequence], self._beginnings.get(sequence))
+            for sequence, first in self._first_token.items()
+        )
+        told = {
+            "gen_ai.request.id": self.request.id,
+            "gen_ai.response.model": self._model,
+            "gen_ai.request.n": self.request.n,
+            "gen_ai.request.max_tokens": self.request.generates[0].max_tokens,
+            "gen_ai.request.temperature": sampling.temperature,
+            "gen_ai.request.top_p": sampling.top_p,
+            "gen_ai.usage.prompt_tokens": usage.prompt_tokens,
+            "gen_ai.usage.completion_tokens": usage.completion_tokens,
+            "gen_ai.response.finish_reasons": finishes,
+            "echelon.request_id": self.name,
+            **latencies(self._arrived, ended, found),
+            **speculation(self._counts),
+        }
+        error = None if self._failure is None else str(self._failure)
+        return RequestSpan(self._arrived, ended, told, found, error, self._caller)
 
     def _ended(self, sequence: str) -> None:
         """Of a choice that had at least one token."""

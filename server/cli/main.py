@@ -7,8 +7,9 @@ from functools import partial
 
 from server.cli.plan import check_config_file, plan
 from server.cli.programs import PROGRAMS, run_program
+from server.doctor.doctor import doctor
 from server.launcher.launch import serve
-from server.launcher.options import CHECK, PLAN, SERVE
+from server.launcher.options import CHECK, DOCTOR, PLAN, SERVE
 from workers.shared.errors import ConfigError
 from workers.shared.options.sources import read
 
@@ -19,6 +20,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[_Arguments], int]]] = {
     "serve": (SERVE.text, lambda given: serve(read(SERVE, given, os.environ))),
     "plan": (PLAN.text, lambda given: plan(read(PLAN, given, os.environ))),
     "check-config": (CHECK.text, lambda given: check_config_file(read(CHECK, given, os.environ))),
+    "doctor": (DOCTOR.text, lambda given: doctor(read(DOCTOR, given, os.environ))),
     **{name: (program.text, partial(run_program, name)) for name, program in PROGRAMS.items()},
 }
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,9 +14,11 @@ from server.engine.departures import Departures
 from server.engine.health import EngineHealth
 from server.engine.rates import EngineFigures
 from server.engine.recovery import Recovery
+from server.engine.trace_feed import TraceFeed, Viewer
 from workers.shared.bus import encode, open_socket
 from workers.shared.errors import EchelonError
 from workers.shared.fingerprint import disagreement
+from workers.shared.live.messages import Trace, Watch
 from workers.shared.messages import (
     Abort,
     EngineInfo,
@@ -119,6 +121,7 @@ class EngineClient:
         self._health = EngineHealth(health_timeout, probe_interval)
         self.figures = EngineFigures()
         self.resumed = 0  # sequences that were sent again
+        self._feed = TraceFeed()
         self._fingerprint = {} if fingerprint is None else fingerprint
         self._known: Mapping[str, str] | None = None  # fingerprint of the engine that has the open sequences
         self._trouble = ""  # what was last found wrong with the engine
@@ -185,6 +188,13 @@ class EngineClient:
             self._departures.left(self._clock())
             self._send(Abort(sequence))
 
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Viewer]:
+        """What the pipeline does from now on; raises `TooManyViewers`."""
+        with self._feed.viewer() as viewer:
+            self._send(Watch(snapshot=True))
+            yield viewer
+
     # --- life ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -199,6 +209,7 @@ class EngineClient:
         """Ends every open request with an error and refuses new ones."""
         self._closing = True
         self._give_up(list(self._recovery), reason)
+        self._feed.end()
 
     async def stop(self) -> None:
         """Closes the connection."""
@@ -261,6 +272,8 @@ class EngineClient:
             self._give_up(self._recovery.look(self._clock(), healthy=healthy), self._trouble)
             if number is not None:
                 self._send(Probe(number))
+            if self._feed.watched:
+                self._send(Watch())
             await asyncio.sleep(self._probe_interval)
 
     # --- messages --------------------------------------------------------------------------------------------------
@@ -276,6 +289,9 @@ class EngineClient:
             self._on_status(message)
             return
         if isinstance(message, KeepAlive):
+            return
+        if isinstance(message, Trace):
+            self._feed.put(message)
             return
         if isinstance(message, Tokens) and message.tokens:
             self._health.heard(self._clock())
@@ -305,6 +321,8 @@ class EngineClient:
             if self._known not in (None, fingerprint):
                 self._give_up(list(self._recovery), "the engine has come back with other settings")
             self._known = fingerprint
+            if self._feed.watched:
+                self._send(Watch(snapshot=True))
             again = self._recovery.back()
             self.resumed += len(again)
             for request in again:

@@ -1,22 +1,21 @@
 """`echelon serve`: starts the engine's processes and the API server, supervises them, and takes them all down."""
 
-import json
 import os
-import shlex
 import shutil
 import subprocess
 import time
 from pathlib import Path
 
 from server.launcher.options import ServeOptions
-from server.launcher.own_server import base_url, check_port_is_free, not_ready
+from server.launcher.own_server import check_port_is_free, controller_of, not_ready
 from server.launcher.prepared import check_flags, read_model, with_prepared_draft_model
 from server.launcher.processes import Child, Group, spawn, wait_for_any_exit
 from server.launcher.resolve import ModelSize, choose_split, local_endpoints, plan_engine
 from server.launcher.restarts import RestartBudget
 from server.launcher.run_folder import make_run_folder
 from server.launcher.signals import Stopped, ignore_signals, stop_signals
-from server.settings import KEYS_VARIABLE, ServerOptions, check_server, save_settings, settings_for
+from server.launcher.summary import example, summary
+from server.settings import ServerOptions, check_server, save_settings, settings_for
 from workers.shared.config import EngineConfig, save_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
@@ -203,23 +202,11 @@ class Launcher:
             _say("stopping at once")
 
     def _announce(self, config: EngineConfig) -> None:
-        base = base_url(self._server_options)
-        body = {"model": self._name, "messages": [{"role": "user", "content": "Hello! Who are you?"}], "max_tokens": 64}
-        split = "+".join(str(layers) for layers in config.split)
-        how = f"{config.stages} stages of {split} layers, drafter {config.drafter.name}"
-        if config.drafter.num_speculative_tokens:
-            how += f", draft-then-verify with {config.drafter.num_speculative_tokens} drafts"
-        _say(f"serving {self._name} at {base}/v1 ({how})")
-        if config.rehearsal:
-            _say("this is a rehearsal: the text means nothing")
-        if config.emulate:
-            _say(f"emulated: {config.emulate}; speeds are those of a rehearsal")
-        extra = "" if self._server_options.scheme == "http" else "--insecure "
-        if self._server_options.api_keys:
-            extra += f'-H "Authorization: Bearer ${KEYS_VARIABLE}" '
-        extra += "-H 'Content-Type: application/json'"
+        options = self._server_options
+        for line in summary(self._name, config, needs_of(config), controller_of(options), options):
+            _say(line)
         _say("try:")
-        print(f"curl {base}/v1/chat/completions {extra} -d {shlex.quote(json.dumps(body))}", flush=True)
+        print(example(self._name, options), flush=True)
 
 
 def _say(text: str) -> None:

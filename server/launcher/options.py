@@ -53,6 +53,12 @@ class CheckOptions(Struct, frozen=True, kw_only=True):
     file: Annotated[str, about("File", "Options for serve or plan (TOML or JSON), or an engine.json", place=True)]
 
 
+class DoctorOptions(Struct, frozen=True, kw_only=True):
+    """Of `echelon doctor`."""
+
+    port: Annotated[Port, about("API", "Port that is to be free")] = 8000
+
+
 SERVE = Program(
     "echelon serve", "Serve MODEL over an OpenAI-compatible API, its layers split over pipeline stages.", ServeOptions
 )
@@ -61,6 +67,7 @@ PLAN = Program(
     "Write the configuration of processes that are started one by one, in containers or on several machines.",
     PlanOptions,
 )
+DOCTOR = Program("echelon doctor", "Say what this machine can do, and what is wrong with it.", DoctorOptions)
 CHECK = Program(
     "echelon check-config", "Say what would start, where, and with how much memory; start nothing.", CheckOptions
 )

@@ -5,8 +5,11 @@ import socket
 import ssl
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
+import msgspec
+
 from server.settings import ServerFields
 from workers.shared.errors import ConfigError
+from workers.shared.messages import ControllerStatus
 
 _SECONDS = 2.0  # for an answer
 
@@ -34,9 +37,31 @@ def base_url(options: ServerFields) -> str:
 
 
 def not_ready(options: ServerFields) -> str | None:
-    """Why the server does not say that it is ready; None where it does.
+    """Why the server does not say that it is ready; None where it does."""
+    try:
+        status, body = _ask(options, "/ready")
+        return None if status == 200 else str(json.loads(body)["error"]["message"])
+    except (OSError, HTTPException, ValueError, LookupError) as error:
+        return f"the API server does not answer ({type(error).__name__})"
 
-    Never through a proxy, whatever the environment says. Whose certificate it shows does not matter.
+
+def controller_of(options: ServerFields) -> ControllerStatus | None:
+    """What the engine expects of its drafters; None where it does not say."""
+    try:
+        _, body = _ask(options, "/status")
+        return msgspec.json.decode(body, type=_Status).controller
+    except (OSError, HTTPException, msgspec.MsgspecError):
+        return None
+
+
+class _Status(msgspec.Struct):
+    controller: ControllerStatus
+
+
+def _ask(options: ServerFields, path: str) -> tuple[int, bytes]:
+    """Status and body of a GET.
+
+    Never through a proxy, whatever the environment says. Whose certificate the server shows does not matter.
     """
     host, port = reachable(options.host), options.port
     if options.scheme == "https":
@@ -45,12 +70,10 @@ def not_ready(options: ServerFields) -> str | None:
         connection: HTTPConnection = HTTPSConnection(host, port, timeout=_SECONDS, context=context)
     else:
         connection = HTTPConnection(host, port, timeout=_SECONDS)
+    keys = options.operator_keys
     try:
-        connection.request("GET", "/ready")
+        connection.request("GET", path, headers={"Authorization": f"Bearer {keys[0]}"} if keys else {})
         response = connection.getresponse()
-        body = response.read()
-        return None if response.status == 200 else str(json.loads(body)["error"]["message"])
-    except (OSError, HTTPException, ValueError, LookupError) as error:
-        return f"the API server does not answer ({type(error).__name__})"
+        return response.status, response.read()
     finally:
         connection.close()

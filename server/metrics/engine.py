@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from server.engine.client import EngineClient
 from server.engine.rates import EngineFigures
 from workers.shared.messages import (
+    DEPTHS,
     HIT_RANKS,
     ControllerStatus,
     EngineInfo,
@@ -67,7 +68,7 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     yield _credits(status.credits)
     yield from _kv(status.kv)
     yield from _counters(status.stats.counts, "speculation_")
-    yield _hits(status.stats.counts)
+    yield from (_hits(status.stats.counts), *_depths(status.stats.counts))
     yield from _counters(status.stats)
     yield from _counters(status.stats.rank)
     yield _counter("dropped_messages", "Messages that rank 0 could not read", status.dropped)
@@ -132,6 +133,17 @@ def _hits(counts: SpeculationCounts) -> Metric:
     for width, count in zip(HIT_RANKS, counts.hits, strict=True):
         hits.add_metric([str(width)], count)
     return hits
+
+
+def _depths(counts: SpeculationCounts) -> Iterator[Metric]:
+    for name, text, found in (
+        ("judged", "Drafts that were judged, by how many had to be right for them to be of use", counts.judged_at),
+        ("accepted", "Those that were right", counts.accepted_at),
+    ):
+        metric = CounterMetricFamily(f"echelon:speculation_{name}_by_depth", text, labels=["depth"])
+        for depth, count in zip(DEPTHS, found, strict=True):
+            metric.add_metric([str(depth)], count)
+        yield metric
 
 
 def _rates(figures: EngineFigures) -> Iterator[Metric]:

@@ -65,7 +65,7 @@ class Controller:
 
     def status(self) -> ControllerStatus:
         """The choice, and why."""
-        return ControllerStatus(self.current.name, self.predicted(), self.switches, self.probes)
+        return ControllerStatus(self.current.name, self.predicted(), self.switches, self.probes, self.calibrated)
 
     def begin(self, limit: int) -> "Session":
         """A request of at most `limit` tokens starts."""

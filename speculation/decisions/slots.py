@@ -1,6 +1,6 @@
-"""Which KV slot serves a request, and whose keys and values it begins with. No sockets, no clock."""
+"""Which KV slot serves a request, what it begins with, and what is forgotten for it. No sockets, no clock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from speculation.decisions.schedule import Schedule
@@ -38,3 +38,20 @@ def soon_held(slots: Sequence[Schedule], prompt: Sequence[int], limit: Limit) ->
     """
     now = max(schedule.reusable(prompt, limit(slot)) for slot, schedule in enumerate(slots))
     return any(schedule.coming(prompt) > now for schedule in slots)
+
+
+def to_forget(total: int, running: int, kept: Mapping[int, int], order: Sequence[int], wanted: int) -> list[int] | None:
+    """What idle slots keep has to go for a request, the oldest first: all slots share so many positions with memory.
+
+    Returns the idle slots to forget so that `wanted` positions are free; None where they are not even then. `running`
+    positions are taken for good, `kept[slot]` are held by an idle slot; `order` is in which to forget them.
+    """
+    free = total - running - sum(kept.values())
+    forgotten: list[int] = []
+    for slot in order:
+        if free >= wanted:
+            break
+        if kept[slot] > 0:
+            forgotten.append(slot)
+            free += kept[slot]
+    return forgotten if free >= wanted else None

@@ -44,7 +44,9 @@ def test_each_key_opens(guarded: Api, key: str) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer first-kez"}, {"Authorization": "Basic first-key"}])
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/tokenize", "/openapi.json", "/nowhere"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/chat/completions", "/tokenize", "/openapi.json", "/dashboard/events", "/nowhere"]
+)
 def test_without_a_key_nothing_opens(guarded: Api, headers: dict[str, str], path: str) -> None:
     response = httpx.post(f"{guarded.url}{path}", headers=headers, json={})
     assert response.status_code == 401
@@ -56,7 +58,7 @@ def test_a_wrong_key_is_what_the_client_expects(guarded: Api) -> None:
         with_key(guarded, "wrong").models.list()
 
 
-@pytest.mark.parametrize("path", ["/health", "/metrics", "/status"])
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/status", "/", "/dashboard"])
 def test_operators_need_no_key(guarded: Api, path: str) -> None:
     assert httpx.get(f"{guarded.url}{path}").status_code == 200
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WALL_CLOCK = re.compile(r"\btime\.(time|time_ns|localtime|gmtime)\b|from time import|\bdatetime\.|import datetime")
-# Dates that people and clients read: `created`, a template's date of today, reports of measurements, log lines.
+# Dates that people and clients read: `created`, a template's date of today, reports of measurements, log lines, spans.
 SHOWN = {
     "server/cli/plan.py",
     "server/formatters/base.py",
     "server/launcher/launch.py",
     "server/preparation/template.py",
+    "server/tracing/otel.py",
     "speculation/bench/machine.py",
     "speculation/bench/run.py",
     "workers/shared/processes/logs.py",

@@ -1,6 +1,5 @@
 """The files of deploy/: they agree with each other and with the code. Nothing is built or started here."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -13,8 +12,11 @@ import yaml  # type: ignore[import-untyped]
 from server.engine.rates import EngineFigures
 from server.launcher.options import PLAN
 from server.launcher.resolve import ModelSize, network_endpoints, plan_over_network
+from server.metrics.devices import DeviceCollector
 from server.metrics.engine import engine_metrics
+from server.metrics.nvml import Device, DeviceReader
 from server.metrics.requests import RequestMetrics
+from tests.boards.grafana import BOARDS, board, written
 from tests.stub_engine import CHOICE, INFO
 from workers.shared.config import EngineConfig
 from workers.shared.messages import EngineStats, StageTimings, Status
@@ -124,26 +126,43 @@ def test_prometheus_accepts_its_configuration() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_metric_on_the_dashboard_is_one_that_the_server_has() -> None:
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Prometheus) is not installed")
+def test_rules_do_what_they_say(tmp_path: Path) -> None:
+    rules = DEPLOY / "rules.yml"
+    cases = tmp_path / "rules.test.yml"
+    cases.write_text((Path(__file__).parent / "prometheus_rules.test.yml").read_text().replace("RULES", str(rules)))
+    for command in (["check", "rules", str(rules)], ["test", "rules", str(cases)]):
+        done = subprocess.run(["promtool", *command], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_dashboards_are_up_to_date(name: str) -> None:
+    assert (DEPLOY / "grafana" / "dashboards" / f"{name}.json").read_text() == written(name), "run `make boards`"
+    assert {path.stem for path in (DEPLOY / "grafana" / "dashboards").iterdir()} == set(BOARDS)
+
+
+def test_every_metric_on_dashboards_and_in_rules_is_one_that_the_server_has() -> None:
     names = served_metrics()
-    expressions = dashboard_expressions()
-    assert expressions
+    rules = [rule for group in yaml.safe_load((DEPLOY / "rules.yml").read_text())["groups"] for rule in group["rules"]]
+    names |= {rule["record"] for rule in rules if "record" in rule} | {"up"}
+    expressions = [*board_expressions(), *(rule["expr"] for rule in rules)]
     for expression in expressions:
-        used = re.findall(r"echelon:\w+", expression)
+        used = re.findall(r"echelon:[\w:]+|\bup\b", expression)
         assert used, expression
         assert set(used) <= names, expression
 
 
-def test_the_dashboard_selects_phases_that_exist() -> None:
-    named = {phase for text in dashboard_expressions() for phases in re.findall(r'phase=~?"([^"]+)"', text)
+def test_dashboards_select_phases_that_exist() -> None:
+    named = {phase for text in board_expressions() for phases in re.findall(r'phase=~?"([^"]+)"', text)
              for phase in phases.split("|")}  # fmt: skip
     assert named == {"idle", "receive", "forward", "sample", "emulate", "send"}
 
 
-def dashboard_expressions() -> list[str]:
-    """All PromQL of the Grafana dashboard."""
-    dashboard = json.loads((DEPLOY / "grafana" / "dashboards" / "latency.json").read_text())
-    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+def board_expressions() -> list[str]:
+    """All PromQL of Grafana's dashboards."""
+    panels = [panel for name in BOARDS for panel in board(name)["panels"]]
+    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
 
 
 def served_metrics() -> set[str]:
@@ -154,8 +173,12 @@ def served_metrics() -> set[str]:
     figures = EngineFigures()
     for number in range(2):
         timings = StageTimings(frames=number, forward_ns=number)
-        status = Status(number, INFO, 0, 0, EngineStats(full_cycles=number), CHOICE, [timings] * INFO.stages)
+        status = Status(
+            number, INFO, 0, 0, EngineStats(full_cycles=number), CHOICE, [timings] * INFO.stages, credits={"draft": 1}
+        )
         figures.update(status)
-    families = [*metrics.registry.collect(), *engine_metrics(figures, status)]
-    always = {"echelon:engine_up", "echelon:open_sequences"}  # of the collector, which needs a connection
+    devices = DeviceCollector(DeviceReader(None))
+    devices.show([Device(index=0, name="card", uuid="", utilization=0, memory_used=0, temperature=0, power=0, sent=0)])
+    families = [*metrics.registry.collect(), *engine_metrics(figures, status), *devices.collect()]
+    always = {f"echelon:{name}" for name in ("engine_up", "open_sequences", "resumed_sequences_total")}  # of the client
     return {sample.name for family in families for sample in family.samples} | always

@@ -3,10 +3,13 @@
 All are msgspec structs encoded as MessagePack by `workers.shared.bus`; nothing here is ever pickled.
 """
 
+from bisect import bisect_left
+
 import msgspec
 
 from workers.shared.emulation import Emulation
 from workers.shared.frames import Frame, Natural
+from workers.shared.live.messages import Passage, Report, Trace, Watch
 
 # --- sampling ---
 
@@ -90,7 +93,7 @@ class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
     """Finish and leave."""
 
 
-ToStage = Frame | Open | Rollback | Compile | Ping | Observe | Shutdown
+ToStage = Frame | Open | Rollback | Compile | Ping | Observe | Report | Shutdown
 
 # --- results channel: every stage -> rank 0 ---
 
@@ -186,7 +189,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
     permanent: bool = False  # a restart would not mend it
 
 
-FromStage = Ready | Compiled | Sample | Tap | Pong | Failure
+FromStage = Ready | Compiled | Sample | Tap | Pong | Passage | Failure
 
 # --- request bus: server -> rank 0 ---
 
@@ -215,11 +218,12 @@ class Probe(msgspec.Struct, frozen=True, tag="probe"):
     number: Natural
 
 
-ToEngine = Generate | Abort | Probe
+ToEngine = Generate | Abort | Probe | Watch
 
 # --- request bus: rank 0 -> server ---
 
 
+DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16)  # of drafts, those that had to be right before it included; the last: or more
 HIT_RANKS = (1, 2, 4, 8, 16)  # widths for which it is counted whether the right token was among the candidates
 
 
@@ -235,6 +239,14 @@ class SpeculationCounts(msgspec.Struct):
     hits: list[int] = msgspec.field(default_factory=lambda: [0] * len(HIT_RANKS))  # by HIT_RANKS
     bounded: int = 0  # verified drafts with known probabilities, which only sampling has
     bound: float = 0.0  # sum over these of an estimate of sum min(p, q), the best acceptance there could be
+    judged_at: list[int] = msgspec.field(default_factory=lambda: [0] * len(DEPTHS))  # drafts that deep, by DEPTHS
+    accepted_at: list[int] = msgspec.field(default_factory=lambda: [0] * len(DEPTHS))  # of these
+
+    def judge(self, depth: int, *, right: bool) -> None:
+        """A draft made as the `depth`-th after the newest verified token, from 1, was right, or not."""
+        place = bisect_left(DEPTHS, min(depth, DEPTHS[-1]))
+        self.judged_at[place] += 1
+        self.accepted_at[place] += right
 
     def rank(self, place: int | None) -> None:
         """The verified token was candidate number `place`, from 0, or none of them."""
@@ -260,7 +272,12 @@ class SpeculationCounts(msgspec.Struct):
         self.ranked += other.ranked
         self.bounded += other.bounded
         self.bound += other.bound
-        self.hits = [mine + others for mine, others in zip(self.hits, other.hits, strict=True)]
+        for mine, others in (
+            (self.hits, other.hits),
+            (self.judged_at, other.judged_at),
+            (self.accepted_at, other.accepted_at),
+        ):
+            mine[:] = [count + more for count, more in zip(mine, others, strict=True)]
 
 
 class Beginning(msgspec.Struct, frozen=True, array_like=True):
@@ -336,6 +353,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     predicted: dict[str, float]  # tokens a second of every choice
     switches: int = 0  # from one choice to another
     probes: int = 0  # of choices that were not thought to be the best
+    calibrated: bool = True  # whether the predictions rest on this machine's times
 
 
 class KvUse(msgspec.Struct, frozen=True):
@@ -365,4 +383,4 @@ class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):
     """Says nothing. That it cannot be delivered tells rank 0 that the client has gone."""
 
 
-FromEngine = Tokens | Failed | Status | KeepAlive
+FromEngine = Tokens | Failed | Status | KeepAlive | Trace

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from workers.decisions.lookahead import Lookahead
 from workers.shared.frames import Frame
+from workers.shared.live.messages import Passage, Report
 from workers.shared.messages import (
     Compile,
     Compiled,
@@ -42,6 +43,7 @@ class Stage:
         self._compiler = parts.compiler
         self._lookahead = Lookahead(f"stage {index}")
         self._leaving = False
+        self._reporting = False
 
     def run(self) -> None:
         """Works until told to shut down. Every announced frame crosses to the next stage, computed or not."""
@@ -84,6 +86,8 @@ class Stage:
         if taps:  # after what the next stage, or rank 0, waits for
             self._channel.report(_tap(self.index, frame, taps))
         timings.send_ns += (now := clock()) - mark
+        if self._reporting:
+            self._channel.report(Passage(self.index, frame.index, now, now - started, alive))
         return now
 
     def _open(self, message: Open) -> None:
@@ -105,6 +109,8 @@ class Stage:
                 self._channel.report(Pong(message.number, self.index, self.timings))
             elif isinstance(message, Observe):
                 self._layers.observe(message.anchors)
+            elif isinstance(message, Report):
+                self._reporting = message.wanted
             elif isinstance(message, Compile):
                 if self._compiler is not None:
                     self._compiler.compile(message)

@@ -9,6 +9,7 @@ from server.engine.rates import EngineFigures
 from server.metrics.engine import engine_metrics
 from tests.stub_engine import INFO
 from workers.shared.messages import (
+    DEPTHS,
     ControllerStatus,
     EngineStats,
     KvUse,
@@ -40,6 +41,8 @@ def series(status: Status) -> dict[str, float]:
 
 def test_every_figure_is_there_in_the_units_of_prometheus() -> None:
     counts = SpeculationCounts(*range(1, 7), hits=[0, 1, 2, 3, 4], bounded=8, bound=6.5)
+    for depth in (1, 5, 6, 99):
+        counts.judge(depth, right=depth < 6)
     rank = RankTimings(10**9, 2 * 10**9, 3 * 10**9)
     stats = EngineStats(counts, full_cycles=9, full_cycle_ns=5 * 10**8, drafts=3, draft_ns=10**8, rank=rank)
     stats.prefix_cache_queries, stats.prefix_cache_hits = 50, 40
@@ -61,9 +64,12 @@ def test_every_figure_is_there_in_the_units_of_prometheus() -> None:
     assert found['echelon:speculation_predicted_tokens_per_second{drafter="ngram"}'] == 12.5
     assert found["echelon:speculation_switches_total"] == 3
     assert found["echelon:speculation_probes_total"] == 1
-    for name in set(SpeculationCounts.__struct_fields__) - {"hits"}:
+    for name in set(SpeculationCounts.__struct_fields__) - {"hits", "judged_at", "accepted_at"}:
         assert found[f"echelon:speculation_{name}_total"] == getattr(counts, name)
     assert found['echelon:speculation_hits_total{candidates="4"}'] == 2
+    deep = {depth: found[f'echelon:speculation_judged_by_depth_total{{depth="{depth}"}}'] for depth in DEPTHS}
+    assert deep == {1: 1, 2: 0, 3: 0, 4: 0, 6: 2, 8: 0, 12: 0, 16: 1}
+    assert found['echelon:speculation_accepted_by_depth_total{depth="6"}'] == 1
     assert (found["echelon:full_cycles_total"], found["echelon:drafts_total"]) == (9, 3)
     assert (found["echelon:full_cycle_seconds_total"], found["echelon:draft_seconds_total"]) == (0.5, 0.1)
     for seconds, name in enumerate(("decode", "commit", "announce"), 1):

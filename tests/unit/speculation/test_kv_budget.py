@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.decisions.kv_budget import to_forget
+from speculation.decisions.slots import to_forget
 
 
 def test_the_first_in_order_are_forgotten_until_there_is_room() -> None:

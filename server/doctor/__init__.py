@@ -1,0 +1,1 @@
+"""`echelon doctor`: what this machine can do, and what is wrong with it."""

@@ -1,0 +1,1 @@
+"""Spans of requests, for those who trace across services."""

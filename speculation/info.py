@@ -1,0 +1,22 @@
+"""What rank 0 says of the engine it is part of."""
+
+from workers.shared.config import EngineConfig
+from workers.shared.fingerprint import engine_fingerprint
+from workers.shared.messages import EngineInfo
+
+
+def engine_info(config: EngineConfig, vocab_size: int) -> EngineInfo:
+    """What the engine of `config` serves."""
+    return EngineInfo(
+        stages=config.stages,
+        split=config.split,
+        drafter=config.drafter.name,
+        delta=config.delta,
+        max_model_len=config.max_model_len,
+        vocab_size=vocab_size,
+        rehearsal=config.rehearsal,
+        emulated=config.emulate,
+        num_speculative_tokens=config.drafter.num_speculative_tokens,
+        max_num_seqs=config.max_num_seqs,
+        fingerprint=engine_fingerprint(config),
+    )

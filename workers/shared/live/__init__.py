@@ -1,0 +1,1 @@
+"""What is told of a pipeline at work while somebody looks at it."""
