@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -245,13 +246,18 @@ def test_a_long_prompt_does_not_stop_the_others(engine: LocalEngine) -> None:
     assert between >= 5
 
 
-def test_rounds_of_drafts_and_slots_short_of_memory_do_not_depend_on_the_crowd(tiny_model: Path) -> None:
-    """Frames of several tokens round otherwise than plain decoding, and like each other: here, too, no bit differs."""
-    settings = {"max_model_len": CONTEXT, "prefill_chunk": 32, "max_num_seqs": SLOTS, "max_total_tokens": CONTEXT + 50}
-    with local_engine(tiny_model, (8, 8), drafts=3, **settings) as engine:
-        engine.drafting.use(lambda _: NgramDrafter(4, 1))
+@pytest.mark.parametrize(
+    "changes", [{"drafts": 3}, {"kv_cache_dtype": "fp8_e4m3"}], ids=["draft-then-verify", "eight bits"]
+)
+def test_a_crowd_short_of_memory_gets_what_each_gets_alone(tiny_model: Path, changes: dict[str, Any]) -> None:
+    """In rounds of drafts, frames round otherwise than plain decoding's, and all alike: no bit differs."""
+    most = CONTEXT + 50
+    settings = {"max_model_len": CONTEXT, "prefill_chunk": 32, "max_num_seqs": SLOTS, "max_total_tokens": most}
+    with local_engine(tiny_model, (8, 8), **settings, **changes) as engine:
         client = engine.client
+        engine.drafting.use(NgramDrafter(4, 1) if "drafts" in changes else NoDrafter())
         whole = [client.result(send(client, asked, None)) for asked in MIXTURE]
+        engine.drafting.use(lambda _: NgramDrafter(4, 1))
         sent = [send(client, asked, alone) for asked, alone in zip(MIXTURE, whole, strict=True)]
         results = client.results({one: asked.abort_after for one, asked in zip(sent, MIXTURE, strict=True)})
         for asked, alone, identifier in zip(MIXTURE, whole, sent, strict=True):
@@ -261,7 +267,8 @@ def test_rounds_of_drafts_and_slots_short_of_memory_do_not_depend_on_the_crowd(t
             assert result.finish == "abort" or count == expected(asked, alone)
             assert result.tokens == alone.tokens[:count]
             assert result.logprobs == alone.logprobs[:count]
-        assert client.status().kv.total == CONTEXT + 50
-        assert client.status().kv.kept <= CONTEXT + 50
+        assert client.status().kv.total == most
+        assert 0 < client.status().kv.kept <= most
         longest = client.send([60] * (CONTEXT - 1), 1)  # for which all that is kept must go
         assert client.result(longest).finish == "length"
+        assert client.status().kv.kept <= CONTEXT

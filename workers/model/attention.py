@@ -70,8 +70,8 @@ class FrameContext:
     ) -> Tensor:
         """Writes the frame's keys and values, and attends to every position before the frame's end, causally."""
         keys, values = self.layers[layer]
-        keys[:, :, self.position : self.end] = key
-        values[:, :, self.position : self.end] = value
+        keys[:, :, self.position : self.end] = _stored(key, keys.dtype)
+        values[:, :, self.position : self.end] = _stored(value, values.dtype)
 
         first = self.first_key(window)
         _, heads, length, head_dim = query.shape
@@ -82,12 +82,20 @@ class FrameContext:
         # mask.
         output = scaled_dot_product_attention(
             query.reshape(1, kv_heads, repeats * length, head_dim),
-            keys[:, :, first : self.end],
-            values[:, :, first : self.end],
+            keys[:, :, first : self.end].to(query.dtype),
+            values[:, :, first : self.end].to(query.dtype),
             attn_mask=None if length == 1 else self.mask(window, repeats, query),
             scale=scaling,
         )
         return output.reshape(1, heads, length, head_dim)
+
+
+def _stored(computed: Tensor, dtype: torch.dtype) -> Tensor:
+    """Keys or values as a cache of `dtype` can hold them: eight bits saturate, where a cast would make NaN."""
+    if dtype.itemsize > 1:
+        return computed
+    largest = torch.finfo(dtype).max
+    return computed.clamp(-largest, largest)
 
 
 def attend(

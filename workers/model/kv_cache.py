@@ -38,7 +38,7 @@ class KVSlice:
             for _ in range(sequences if device.type == "cpu" else 0)
         ]
         self._slots = [
-            torch.frombuffer(memory, dtype=dtype, count=prod(shape)).view(shape)
+            torch.frombuffer(memory, dtype=torch.uint8, count=prod(shape) * dtype.itemsize).view(dtype).view(shape)
             if prod(shape)
             else torch.empty(shape, dtype=dtype)
             for memory in self._memory

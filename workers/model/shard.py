@@ -65,13 +65,14 @@ class Shard:
         max_len: int,
         sequences: int,
         pool: int = 0,
+        kv_dtype: torch.dtype | None = None,
         progress: Progress | None = None,
     ) -> "Shard":
         """Reads the layers with global indices `layers` from a prepared model folder and allocates their KV slice.
 
         `progress(loaded, total)` is called after each tensor. Raises `ConfigError` where the model is not supported,
         the checkpoint is incomplete, or weights and `sequences` slots of `max_len` positions do not fit into memory,
-        or where given only `pool` positions, which all slots share.
+        or where given only `pool` positions, which all slots share. Keys and values are of `dtype` or `kv_dtype`.
         """
         config = load_config(path)
         longest: int = config.max_position_embeddings
@@ -82,7 +83,7 @@ class Shard:
             f"stage with {len(layers)} layers",
             str(device),
             target.weight_bytes(dtype, device),
-            kv_bytes_per_position(config.to_dict(), len(layers), dtype.itemsize),
+            kv_bytes_per_position(config.to_dict(), len(layers), (kv_dtype or dtype).itemsize),
             sequences,
             pool,
         )
@@ -95,7 +96,7 @@ class Shard:
             kv_heads=config.num_key_value_heads,
             max_len=max_len,
             head_dim=head_dim(config.to_dict()),
-            dtype=dtype,
+            dtype=kv_dtype or dtype,
             device=device,
         )
         return cls(

@@ -17,7 +17,7 @@ from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD,
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8_e4m3": 1}
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -95,9 +95,10 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
 def stage_need(config: EngineConfig, stage: int) -> Need:
     """What one stage needs."""
     last = stage == config.stages - 1
-    weights, kv = model_bytes(
-        Path(config.model), config.layers(stage), config, config.device(stage), first=stage == 0, last=last
-    )
+    folder = Path(config.model)
+    weights, _ = model_bytes(folder, config.layers(stage), config, config.device(stage), first=stage == 0, last=last)
+    item = _ITEM_BYTES[config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype]
+    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(config.layers(stage)), item)
     host = host_of(config.endpoints.data[stage])
     slots, pool = config.max_num_seqs, config.max_total_tokens
     return Need(f"stage {stage}", config.device(stage), weights, kv, slots, pool, host)

@@ -104,6 +104,7 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
             max_len=config.max_model_len,
             sequences=config.max_num_seqs,
             pool=config.max_total_tokens,
+            kv_dtype=torch.float8_e4m3fn if config.kv_cache_dtype == "fp8_e4m3" else None,
             progress=progress.update,
         )
 

@@ -14,6 +14,7 @@ from workers.shared.options.declared import AtLeastOne, NotNegative, Seconds, Sh
 PIPELINE, SPECULATION = "Pipeline", "Speculation"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+KvDtype = Literal["auto", "fp8_e4m3"]
 TransportName = Literal["unix", "zmq", "gloo", "nccl", "inprocess"]
 
 DEFAULT_STAGES = 2
@@ -119,6 +120,14 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             "max_tokens have room. 0: for max-model-len positions in every slot",
         ),
     ] = 0
+    kv_cache_dtype: Annotated[
+        KvDtype,
+        about(
+            PIPELINE,
+            "Keys and values of the stages: auto is --dtype; fp8_e4m3 takes eight bits for each, rounded by up to 1/16 of "
+            "itself and cut off at 448, which changes the text, and all text alike",
+        ),
+    ] = "auto"
     prefill_share: Annotated[
         Share,
         about(
