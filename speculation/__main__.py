@@ -8,12 +8,12 @@ from typing import Any
 
 import zmq
 
-from speculation.calibration import load_times
 from speculation.channels import Channels
 from speculation.decisions.controller import Controller
 from speculation.decisions.policy import choose_policy
 from speculation.drafters.build import build_drafters, choices
 from speculation.engine import Engine
+from speculation.kept_calibrations import load_measured
 from workers.decisions.check_config import check_config
 from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError, EchelonError
@@ -49,7 +49,7 @@ def serve(config: EngineConfig) -> None:
     policy = choose_policy(config)
     vocab_size = read_facts(Path(config.model)).vocab_size
     offered = choices(config.drafter)
-    controller = Controller(config.stages, offered, load_times(config), width=policy.width)
+    controller = Controller(config.stages, offered, load_measured(config), width=policy.width)
     drafters = build_drafters(config, vocab_size, offered)
     context: zmq.Context[Any] = zmq.Context()
     channels = Channels(context, config.endpoints, config.stall_timeout)

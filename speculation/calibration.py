@@ -1,48 +1,56 @@
 """Calibration: what each choice costs on this machine, measured by requests that the engine makes itself.
 
-A short text is decoded plainly, then again with each drafter at work, but with drafts that are all right, and with
-drafts that are all wrong. These are ordinary requests through the real pipeline, so they also open its links and warm
-its kernels, and whatever a drafter does to the stages is in the times. They are kept for the next start.
+A short text is decoded with drafts that are all right, then all wrong, then with none, while each drafter does its
+work. These are ordinary requests through the real pipeline, so they also open its links and warm its kernels, and
+whatever a drafter does to the stages is in the times. All are run in turn, in short rounds: what else the machine does
+meanwhile hits none of them alone, only ever slows, and shows in the spread. So of each time the low end is taken, and
+where the spread is large there are more rounds.
 """
 
-import hashlib
-import platform
 import statistics
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
-import msgspec
-
-from speculation.decisions.controller import Controller
-from speculation.decisions.estimates import Choice, Times
+from speculation.decisions.estimates import Choice, Judgement, JudgementReader, Measured, Times
 from speculation.drafters.base import PENDING, Answer, Draft
-from workers.prepare.prepared_folders import cache_folder
-from workers.shared.config import EngineConfig
 from workers.shared.messages import Generate, Sampling
-from workers.shared.time_slices import available_cores
 
 _PROMPT = 16  # tokens
-_TOKENS = 10  # of a run with right drafts, whose samples come in quick succession
-_SLOW_TOKENS = 6  # of one with wrong drafts
-_STEADY = 1.5  # most that the slowest plain sample takes of the fastest's time
-_SETTLING = 2  # samples until the pipeline is as full as it will be
-_USUAL_TOKENS = 256  # of an answer
-_FORMAT = 1  # of the file
+_RIGHT, _WRONG, _SILENT = 7, 5, 5  # tokens with drafts of each kind
+_OUTPUT = _RIGHT + _WRONG + _SILENT
+_ROWS = (1, 2, 4, 8, 16)
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 5
+_MOST_SECONDS = 8.0  # after which no further round begins
+_STEADY = 1.1  # spread of times on a machine that does nothing else
+_FREE = 0.02  # of the time of a sample: a drafter that takes less costs what plain decoding does
 
 
 class Rehearsal:
     """One run: stands in for a session, always with the same choice, and keeps the times of its samples."""
 
-    def __init__(self, choice: Choice, stages: int, drafts: Sequence[int] = ()) -> None:
-        """`drafts` are by position; past their end there are none."""
+    def __init__(
+        self, choice: Choice, request: Generate, reader: JudgementReader, right: Sequence[int] = (), vocab_size: int = 1
+    ) -> None:
+        """`right` is the text, if it is known: what is drafted is made of it, and of tokens that are not."""
         self.choice = choice
+        self.request = request
         self.listening = True
-        self.full: list[float] = []  # seconds
-        self.refill: list[float] = []
-        self._stages = stages
-        self._drafts = drafts
-        self._last: float | None = None
+        self.seconds: dict[Judgement, list[float]] = {verdict: [] for verdict in Judgement}
+        self.first = 0.0  # seconds until the first sample
+        self.draft = 0.0  # seconds
+        self.text: Sequence[int] = ()
+        self._reader = reader
+        turn, end = _PROMPT + _RIGHT, _PROMPT + _RIGHT + _WRONG
+        self._drafts = [*right[:turn], *((token + 1) % vocab_size for token in right[turn:end])]
+        self._began = self._last = 0.0
+
+    @property
+    def took(self) -> float:
+        """Seconds from the beginning to the last sample."""
+        return self._last - self._began
+
+    def begins(self, now: float) -> None:
+        """The request starts at `now`."""
+        self._began = self._last = now
 
     def overrule(self, position: int, answer: Answer) -> Answer:
         """The drafter has done its work; what is drafted is what this run is to have."""
@@ -53,7 +61,7 @@ class Rehearsal:
     def answered(self) -> None:
         """Of no interest."""
 
-    def foreseen(self, choice: Choice, *, right: bool) -> None:
+    def foreseen(self, choice: Choice, verdict: Judgement) -> None:
         """Of no interest."""
 
     def deafen(self) -> None:
@@ -62,116 +70,120 @@ class Rehearsal:
     def end(self) -> None:
         """Of no interest."""
 
-    def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
+    def sampled(self, now: float, cycles: int, tokens: int, *, rejected: bool, alone: bool = True) -> None:
         """Notes the time since the last sample."""
-        if self._last is not None:
-            (self.full if cycles < self._stages else self.refill).append(now - self._last)
+        verdict = self._reader.read(cycles, tokens, rejected=rejected)
+        if self.first:
+            self.seconds[verdict].append(now - self._last)
+        else:
+            self.first = now - self._last
         self._last = now
+
+    def ended(self, text: Sequence[int], draft_seconds: float) -> None:
+        """Prompt and output are `text`; the drafter took `draft_seconds` in all."""
+        self.text = tuple(text)
+        self.draft = draft_seconds / _OUTPUT
 
 
 class Calibration:
     """The runs to make, one after the other, and what came of them."""
 
-    def __init__(self, choices: Sequence[Choice], stages: int, vocab_size: int) -> None:
-        """`choices` has one of the name "none"."""
-        self.times: dict[str, Times] = {}
-        self.steady = False  # whether the machine was quiet enough for the times to be of use at the next start
+    def __init__(self, choices: Sequence[Choice], stages: int, vocab_size: int, width: int = 1) -> None:
+        """`choices` has one of the name "none", and goes from the cheapest to the dearest."""
         self._choices = choices
         self._stages = stages
         self._vocab_size = vocab_size
-        self.text: list[int] = []  # of the last run: prompt and output
+        self._width = width
+        self._plain = next(choice for choice in choices if choice.name == "none")
+        # The dearest of a family stands for all of it.
+        self._contenders = {choice.family or choice.name: choice for choice in choices if choice is not self._plain}
+        self._done: dict[Choice, list[Rehearsal]] = {choice: [] for choice in choices}
+        self._rows: dict[int, list[float]] = {}
 
     @staticmethod
     def fits(room: int) -> bool:
         """Whether the runs fit sequences of `room` tokens."""
-        return room >= _PROMPT + _TOKENS
+        return room >= _PROMPT + _OUTPUT
 
-    def _request(self, tokens: int) -> Generate:
-        prompt = [place % self._vocab_size for place in range(_PROMPT)]
-        return Generate("calibration", prompt, tokens, Sampling(seed=0, temperature=0))
+    def runs(self, chunk: int) -> Iterator[Rehearsal]:
+        """Each run, to be made before the next is asked for; prompts go in chunks of `chunk` tokens."""
+        first = self._run(self._plain)
+        yield first
+        spent = first.took
+        for number in range(_MOST_ROUNDS):
+            if (number and spent > _MOST_SECONDS) or (number >= _LEAST_ROUNDS and self._spread() <= _STEADY):
+                return
+            contenders = [choice for choice in self._contenders.values() if not self._is_free(choice)]
+            turn = [self._plain, *contenders]
+            for choice in turn if number % 2 else reversed(turn):
+                run = self._run(choice, first.text)
+                yield run
+                self._done[choice].append(run)
+                spent += run.took
+            for rows in (rows for rows in _ROWS if rows <= chunk):
+                run = Rehearsal(self._plain, self._request(rows, 1), self._reader())
+                yield run
+                self._rows.setdefault(rows, []).append(run.first)
+                spent += run.took
 
-    def runs(self) -> Iterator[tuple[Generate, Rehearsal]]:
-        """Request and session of each run; the caller sets `text` before the next."""
-        plain = next(choice for choice in self._choices if choice.name == "none")
-        silent = Rehearsal(plain, self._stages)
-        yield self._request(_TOKENS), silent
-        self.steady = max(_settled(silent.refill)) <= _STEADY * min(_settled(silent.refill))
-        right = tuple(self.text)
-        wrong = tuple((token + 1) % self._vocab_size for token in right)
-        measured: dict[str, Times] = {}  # by family
-        for choice in sorted(self._choices, key=lambda choice: choice is not plain):
-            if choice.family in measured:
-                self.times[choice.name] = measured[choice.family]
+    def measured(self) -> Measured:
+        """What the runs have shown."""
+        plain = self._times(self._plain)
+        times = {self._plain.name: plain}
+        drafts = {}
+        for choice in self._choices:
+            if choice is self._plain:
                 continue
-            fast, slow = Rehearsal(choice, self._stages, right), silent
-            yield self._request(_TOKENS), fast
-            if choice is not plain:
-                slow = Rehearsal(choice, self._stages, wrong)
-                yield self._request(_SLOW_TOKENS), slow
-            refill = statistics.median(_settled(slow.refill))
-            full = statistics.median(_settled(fast.full)) if fast.full else refill
-            if choice is not plain:  # whatever was measured, work for drafts makes no stage faster
-                least = self.times[plain.name]
-                full, refill = max(full, least.full), max(refill, least.refill)
-            self.times[choice.name] = Times(full, refill)
-            if choice.family:
-                measured[choice.family] = self.times[choice.name]
+            of = self._contenders[choice.family or choice.name]
+            # Whatever was measured, work for drafts makes no stage faster.
+            own = self._times(of)
+            pairs = {name: max(getattr(own, name), getattr(plain, name)) for name in Times.__struct_fields__}
+            times[choice.name] = Times(**pairs)
+            drafts[choice.name] = min(run.draft for run in self._done[of])
+        return Measured(
+            times=times,
+            drafts=drafts,
+            rows={rows: min(seconds) for rows, seconds in self._rows.items()},
+            free=[choice.name for choice in self._choices if choice is not self._plain and self._is_free(choice)],
+            spread=self._spread(),
+        )
+
+    def _request(self, prompt: int, output: int) -> Generate:
+        tokens = [place % self._vocab_size for place in range(prompt)]
+        return Generate("calibration", tokens, output, Sampling(seed=0, temperature=0))
+
+    def _reader(self) -> JudgementReader:
+        return JudgementReader(self._stages, self._width)
+
+    def _run(self, choice: Choice, right: Sequence[int] = ()) -> Rehearsal:
+        return Rehearsal(choice, self._request(_PROMPT, _OUTPUT), self._reader(), right, self._vocab_size)
+
+    def _is_free(self, choice: Choice) -> bool:
+        runs = self._done[self._contenders[choice.family or choice.name]]
+        return bool(runs) and min(run.draft for run in runs) < _FREE * self._times(self._plain).right
+
+    def _seconds(self, choice: Choice, verdict: Judgement) -> list[float]:
+        """All times of its samples, in order of size. The first of a run is not like the others."""
+        runs = [run.seconds[verdict] for run in self._done[choice]]
+        return sorted(seconds for run in runs for seconds in run[1:] or run)
+
+    def _times(self, choice: Choice) -> Times:
+        silent = _low(self._seconds(choice, Judgement.SILENT))
+        wrong = _low(self._seconds(choice, Judgement.WRONG), silent)
+        return Times(right=_low(self._seconds(choice, Judgement.RIGHT), wrong), wrong=wrong, silent=silent)
+
+    def _spread(self) -> float:
+        """Times that the usual sample took of those that are believed: of the choice that was disturbed most."""
+        return max(
+            statistics.fmean(statistics.median(known) / _low(known) for known in self._all_seconds(choice) if known)
+            for choice in self._choices
+            if self._done[choice]
+        )
+
+    def _all_seconds(self, choice: Choice) -> list[list[float]]:
+        return [self._seconds(choice, verdict) for verdict in Judgement]
 
 
-def _settled(seconds: Sequence[float]) -> Sequence[float]:
-    """The first ones are not like the others."""
-    return seconds[_SETTLING:] or seconds
-
-
-def say_expected(controller: Controller) -> None:
-    """A line for the operator: what each choice should do, and which is taken."""
-    rates = ", ".join(f"{name} {rate:.1f}" for name, rate in controller.predicted().items())
-    if len(controller.choices) > 1:
-        chosen = controller.begin(_USUAL_TOKENS).choice.name
-        print(f"calibrated: {rates} tok/s expected; drafting with {chosen} at first", file=sys.stderr, flush=True)
-
-
-class _Kept(msgspec.Struct):
-    """The file behind `load_times`."""
-
-    key: str
-    times: dict[str, Times]
-
-
-def load_times(config: EngineConfig) -> Mapping[str, Times] | None:
-    """What an earlier start has measured with the same machine and settings."""
-    key = _key(config)
-    try:
-        kept = msgspec.json.decode(_file(key).read_bytes(), type=_Kept)
-    except (OSError, msgspec.MsgspecError):
-        return None  # there is none, or it is of another version: it is measured again
-    return kept.times if kept.key == key else None
-
-
-def save_times(config: EngineConfig, times: Mapping[str, Times]) -> None:
-    """Keeps `times` for `load_times`; where that cannot be done, it is said and nothing else happens."""
-    key = _key(config)
-    try:
-        _file(key).write_bytes(msgspec.json.encode(_Kept(key, dict(times))))
-    except OSError as error:
-        print(f"calibration not kept for the next start: {error}", file=sys.stderr, flush=True)
-
-
-def _file(key: str) -> Path:
-    folder = cache_folder() / "calibration"
-    folder.mkdir(exist_ok=True)
-    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
-
-
-def _key(config: EngineConfig) -> str:
-    settings = msgspec.to_builtins(config)
-    del settings["endpoints"]
-    return msgspec.json.encode([_FORMAT, platform.node(), _processor(), available_cores(), settings]).decode()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+def _low(ordered: Sequence[float], otherwise: float = 0.0) -> float:
+    """The lower quartile: what was disturbed took longer, and the very least may be luck."""
+    return ordered[len(ordered) // 4] if ordered else otherwise

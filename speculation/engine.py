@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from speculation.calibration import Calibration, save_times, say_expected
+from speculation.calibration import Calibration
 from speculation.channels import Channels
 from speculation.decisions.admission import refusal
 from speculation.decisions.controller import Controller
@@ -17,6 +17,7 @@ from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.group import StageGroup
 from speculation.info import engine_info
+from speculation.kept_calibrations import forget_measured, save_measured, say_expected
 from speculation.live import LiveTrace
 from speculation.queue import RequestQueue
 from speculation.seating import Seating
@@ -103,6 +104,8 @@ class Engine:
             self._serve_while(lambda: True)
         finally:
             self._channels.dismiss()
+            if self._controller.contradicted:
+                forget_measured(self._config)
 
     def _serve_while(self, condition: Callable[[], bool]) -> None:
         more = False
@@ -117,19 +120,21 @@ class Engine:
         if controller.calibrated or not Calibration.fits(self._info.max_model_len):
             say_expected(controller)
             return
-        calibration = Calibration(controller.choices, self._config.stages, self._info.vocab_size)
+        calibration = Calibration(controller.choices, self._config.stages, self._info.vocab_size, controller.width)
         self._calibrating = True
-        for request, session in calibration.runs():
-            self._begin(stream, Request(None, request), 0, session)
+        for run in calibration.runs(self._config.prefill_chunk):
+            self._stats = StatsRecorder()
+            run.begins(time.monotonic())
+            self._begin(stream, Request(None, run.request), 0, run)
             self._serve_while(lambda: stream.request is not None)
             if self._stopping:
                 return
-            calibration.text = stream.schedule.tokens
+            run.ended(stream.schedule.tokens, self._stats.draft_seconds)
         self._calibrating = False
         self._stats = StatsRecorder()
-        controller.calibrate(calibration.times)
-        if calibration.steady:
-            save_times(self._config, calibration.times)
+        measured = calibration.measured()
+        controller.calibrate(measured)
+        save_measured(self._config, measured)
         say_expected(controller)
         self._start_next()
 
@@ -191,16 +196,17 @@ class Engine:
             stream.rank(step, sample.probabilities)
             self._give(stream, step, sample.logprobs)
             stream.follow(step)
-            self._decide(stream, schedule.counts.cycles - cycles, len(step.tokens))
+            self._decide(stream, step, schedule.counts.cycles - cycles)
         if step.finish is not None:
             self._finish(stream)
         elif sample.error is not None:
             self._give_up(stream, sample.error)
 
-    def _decide(self, stream: Stream, cycles: int, tokens: int) -> None:
-        """What drafts from here on, now that `tokens` were verified after `cycles` cycles."""
+    def _decide(self, stream: Stream, step: Step, cycles: int) -> None:
+        """What drafts from here on, now that the tokens of `step` were verified after `cycles` cycles."""
         assert stream.session is not None
-        stream.session.sampled(time.monotonic(), cycles, tokens, alone=len(self._running) == 1)
+        now, tokens, alone = time.monotonic(), len(step.tokens), len(self._running) == 1
+        stream.session.sampled(now, cycles, tokens, rejected=step.rejected, alone=alone)
         self._observe()
 
     def _give(self, stream: Stream, step: Step, logprobs: Sequence[TokenLogprobs] = ()) -> None:

@@ -37,6 +37,11 @@ class StatsRecorder:
         self._stats.drafts += 1
         self._stats.draft_ns += nanoseconds
 
+    @property
+    def draft_seconds(self) -> float:
+        """What the drafter took over all its answers so far."""
+        return self._stats.draft_ns * 1e-9
+
     def looked_up(self, prompt: int, reused: int) -> None:
         """A request has begun, `reused` of the `prompt` tokens of which were held already."""
         self._stats.prefix_cache_queries += prompt

@@ -19,7 +19,7 @@ from server.settings import ServerOptions, check_server, save_settings, settings
 from workers.shared.config import EngineConfig, save_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
-from workers.shared.memory import available_host_bytes, check_fits, needs_of, report
+from workers.shared.memory import check_devices, free_bytes, needs_of, report
 from workers.shared.options.engine import EngineOptions
 from workers.shared.processes.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, configure, tell
 
@@ -107,14 +107,11 @@ class Launcher:
         return plan_engine(self._engine_options, self._model, endpoints)
 
     def _check_memory(self, config: EngineConfig) -> None:
-        """Tells what will be allocated; raises `ConfigError` where the parts on this host's CPUs do not fit together.
-
-        What is on a GPU is checked by its processes, which can ask it.
-        """
+        """Tells what will be allocated; raises `ConfigError` where the parts on one device do not fit together."""
         needs = needs_of(config)
         for line in report(needs, config):
             _say(line)
-        check_fits([need for need in needs if need.device == "cpu"], config.max_model_len, available_host_bytes())
+        check_devices(needs, config.max_model_len, free_bytes)
 
     def _start_engine(self, config: EngineConfig) -> None:
         path = self._run_folder / f"engine-{self._attempts}.json"

@@ -10,6 +10,8 @@ from speculation.bench.configuration import Contender
 from speculation.bench.prompts import Prompt
 from speculation.bench.run import Lane, Start, Work, side_by_side
 
+_WARM_UP_TOKENS = 8
+
 
 def run_crowds(work: Work, counts: Sequence[int], start: Start) -> list[CrowdRow]:
     """Rows by contender and number of streams; repeats are rounds with other prompts. Raises `ConfigError`."""
@@ -27,6 +29,8 @@ def run_crowds(work: Work, counts: Sequence[int], start: Start) -> list[CrowdRow
 
 def _measure(work: Work, counts: Sequence[int], lanes: Sequence[Lane], prompts: Sequence[Prompt]) -> list[CrowdRow]:
     """All contenders that are up, with so many streams, in turn."""
+    for lane in lanes:  # what is asked at once may go another way than what a start was warmed up with
+        lane.running.answers(prompts[:2], work.temperatures[0], _WARM_UP_TOKENS)
     rounds: dict[tuple[Contender, int], list[list[Answer]]] = {}
     for repeat in range(work.repeats):
         for count in counts:

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import pynvml
 
+from workers.shared.memory import driver_handle, driver_names
+
 
 class Meter(Protocol):
     """Counts up."""
@@ -33,24 +35,8 @@ def open_meter(gpus: Sequence[int], visible: str | None) -> Meter | None:
         return None
     try:
         pynvml.nvmlInit()
-        meter = NvmlMeter([_handle(name) for name in driver_names(gpus, visible)])
+        meter = NvmlMeter([driver_handle(name) for name in driver_names(gpus, visible)])
         meter.millijoules()
     except pynvml.NVMLError:
         return None
     return meter
-
-
-def driver_names(gpus: Sequence[int], visible: str | None) -> list[str]:
-    """An index, or a UUID, for each of `gpus`: what `visible` lists at that place."""
-    if not visible:
-        return [str(gpu) for gpu in gpus]
-    listed = [name.strip() for name in visible.split(",")]
-    return [listed[gpu] for gpu in gpus if gpu < len(listed)]
-
-
-def _handle(name: str) -> object:
-    if name.isdecimal():
-        handle: object = pynvml.nvmlDeviceGetHandleByIndex(int(name))
-    else:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(name)
-    return handle

@@ -94,22 +94,23 @@ class Lane:
 
 @contextlib.contextmanager
 def side_by_side(waiting: Sequence[Contender], start: Start, meter: MeterOf, work: Work) -> Iterator[list[Lane]]:
-    """Starts as many contenders as memory allows, at least one, warms them up, and stops them at the end."""
+    """Starts as many contenders as memory allows, at least one, warms them up, and stops them at the end.
+
+    One is ready before the next is started: an engine that calibrates itself is not to be disturbed by another's start.
+    """
     with contextlib.ExitStack() as stack:
 
         def started(contender: Contender) -> Running:
             running = start(contender)
             stack.callback(running.stop)
+            running.wait_until_ready()
             return running
 
         before = available_host_bytes()
         group = [started(waiting[0])]
-        group[0].wait_until_ready()
         taken = max(before - available_host_bytes(), _LEAST_BYTES)
         room = max(0, int((available_host_bytes() - _SPARE_BYTES) / (_GROUP_MARGIN * taken)))
         group += [started(contender) for contender in waiting[1 : 1 + room]]
-        for running in group:
-            running.wait_until_ready()
         lanes = [Lane(one, running, meter(one)) for one, running in zip(waiting, group, strict=False)]
         _warm_up(lanes, [prompt for data_set in work.data_sets for prompt in data_set.prompts][:_PREFILL_PROMPTS])
         yield lanes

@@ -1,16 +1,15 @@
 """Which drafter a request uses, so that speculation never loses. No torch, no sockets, no clock.
 
-What a choice costs is a matter of the machine: the time of a sample that follows another through the pipeline, and of
-one that found it empty. How often the former happens is a matter of the text. Both are known before anything is tried,
-from the calibration and from priors, and measured in use. Together they are the seconds a token of every choice; the
-least is taken. What is not in use is tried now and then, for as much as probes may cost. See docs/design.md, "The
-controller".
+What a choice costs is a matter of the machine: the time of a sample after a draft that was right, after one that was
+wrong, and after none. How often each happens is a matter of the text. Both are known before anything is tried, from the
+calibration and from priors, and measured in use. Together they are the seconds a token of every choice; the least is
+taken. What is not in use is tried now and then, for as much as probes may cost. See docs/design.md, "The controller".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
-from speculation.decisions.estimates import Average, Choice, Hits, Paces, Times
+from speculation.decisions.estimates import Average, Choice, Hits, Judgement, JudgementReader, Measured, Paces
 from workers.shared.messages import ControllerStatus
 
 _Answer = TypeVar("_Answer")
@@ -20,9 +19,12 @@ _MEMORY_HORIZON = 512.0  # the same across requests
 _MEMORY_WEIGHT = 12.0  # samples that the memory is worth at most when a request starts
 _TOO_LITTLE = 0.005  # gain for which the next dearer choice is not taken
 _HABIT = 0.01  # gain for which the choice in use is not left
+_BENEFIT = 0.5  # of the doubt, in standard errors of the share that is right, has the choice in use
 _PROBE_SAMPLES = 8
 _PROBE_SHARE = 0.01  # of all time may be lost to probes
-_FIRST_WAIT = 64  # samples before what lost is tried again; doubles with every loss
+_SURPRISE = 1.2  # times of what was believed that a choice takes, when the others are to be looked at again
+_SURPRISE_SAMPLES = 3.0  # that a probe may cost then, beyond its share of the time
+_FIRST_WAIT = 16  # samples before what lost is tried again; doubles with every loss
 _LONGEST_WAIT = 8192
 _HOPE = 0.7  # of its best time: what would lose even then is not tried
 _USUAL_ANSWER = 256.0  # tokens, before any answer is known
@@ -32,9 +34,9 @@ class Controller:
     """What is known of every choice across requests, and what probes have cost. Seconds are by the caller's clock."""
 
     def __init__(
-        self, stages: int, choices: Sequence[Choice], times: Mapping[str, Times] | None = None, *, width: int = 1
+        self, stages: int, choices: Sequence[Choice], measured: Measured | None = None, *, width: int = 1
     ) -> None:
-        """`choices` go from the cheapest to the dearest; `times` are the calibration's. A single choice always runs.
+        """`choices` go from the cheapest to the dearest; `measured` is the calibration's. A single choice always runs.
 
         `width` is that of the frame policy: most tokens of a decode frame.
         """
@@ -42,26 +44,30 @@ class Controller:
             raise ValueError("a controller needs at least one choice")
         self.choices = tuple(choices)
         self.stages = stages
-        self._width = width
+        self.width = width
         self.current = self.choices[0]  # of whichever request was decided on last
         self.switches = 0
         self.probes = 0
         self.hits = Hits(self.choices, _MEMORY_HORIZON)
-        self.calibrated = times is not None or len(self.choices) == 1
-        self.paces = Paces(self.choices, stages, times or {}, width)
+        self.calibrated = measured is not None or len(self.choices) == 1
+        self.paces = Paces(self.choices, stages, measured, width)
         self.answer = Average(_USUAL_ANSWER)  # tokens
         self.wake = {choice: Average(0.0) for choice in self.choices}  # seconds lost before its first draft
         self._wait = dict.fromkeys(self.choices, _FIRST_WAIT)
         self._due = dict.fromkeys(self.choices, _FIRST_WAIT)
         self._last_loss = dict.fromkeys(self.choices, 0.0)  # seconds, of the last probe
+        self._believed = self._levels()  # seconds of a sample, when the choices were last looked at
+        self.contradicted = False  # requests took much longer than the calibration says
         self._samples = 0
         self._seconds = 0.0
         self._lost = 0.0  # seconds, to probes
+        self._allowed = 0.0  # seconds that probes may lose beyond their share
 
-    def calibrate(self, times: Mapping[str, Times]) -> None:
+    def calibrate(self, measured: Measured) -> None:
         """Takes what was measured before any request."""
-        self.paces = Paces(self.choices, self.stages, times, self._width)
+        self.paces = Paces(self.choices, self.stages, measured, self.width)
         self.calibrated = True
+        self._believed = self._levels()
 
     def status(self) -> ControllerStatus:
         """The choice, and why."""
@@ -73,7 +79,7 @@ class Controller:
 
     def predicted(self) -> dict[str, float]:
         """Tokens a second of every choice, by what was right lately."""
-        return {choice.name: 1.0 / self.paces.seconds(choice, self.hits[choice]) for choice in self.choices}
+        return {choice.name: 1.0 / self.paces.seconds(choice, self.hits.shares(choice)) for choice in self.choices}
 
     def due(self, choice: Choice) -> int:
         """Samples until `choice` may be tried again."""
@@ -81,7 +87,26 @@ class Controller:
 
     def affords(self, choice: Choice, seconds: float) -> bool:
         """Whether a probe of `choice` that should lose `seconds`, or what the last one did, is within the budget."""
-        return self._lost + max(seconds, self._last_loss[choice]) <= _PROBE_SHARE * self._seconds
+        return self._lost + max(seconds, self._last_loss[choice]) <= _PROBE_SHARE * self._seconds + self._allowed
+
+    def learn(self, choice: Choice, seconds: float, tokens: int, verdict: Judgement) -> None:
+        """A sample with `choice` took `seconds`. If that is much more than was believed, all is to be looked at again.
+
+        The machine may have become slower, or the calibration may have been wrong: only trying others can tell.
+        """
+        scaled = self.paces.scaled
+        self.paces.add(choice, seconds, tokens, verdict)
+        if not scaled:
+            self._believed = self._levels()
+        level = self.paces.level(choice)
+        if level > _SURPRISE * self._believed[choice]:
+            self.contradicted = True
+            self._believed = self._levels()
+            self._allowed += _SURPRISE_SAMPLES * level
+            for other in self.choices:
+                self._last_loss[other] = 0.0
+                self._wait[other] = _FIRST_WAIT
+                self._due[other] = self._samples
 
     def pass_sample(self, seconds: float) -> None:
         """A sample has arrived, `seconds` after the one before: everything known is older."""
@@ -96,6 +121,9 @@ class Controller:
         self._last_loss[choice] = max(0.0, lost)
         self._wait[choice] = _FIRST_WAIT if won else min(2 * self._wait[choice], _LONGEST_WAIT)
         self._due[choice] = self._samples + self._wait[choice]
+
+    def _levels(self) -> dict[Choice, float]:
+        return {choice: self.paces.level(choice) for choice in self.choices}
 
     def take(self, choice: Choice) -> None:
         """A request goes on with `choice`."""
@@ -117,6 +145,7 @@ class Session:
         self._limit = limit
         self._given = 0
         self._last: float | None = None
+        self._reader = JudgementReader(controller.stages, controller.width)
         self._probe = 0  # samples that the running probe has left
         self._lost = 0.0  # seconds, to it or to a choice that has not answered yet
         self._asleep = {choice for choice in controller.choices if choice.listens}  # those that have not answered yet
@@ -132,9 +161,9 @@ class Session:
             raise ValueError(f"{self.choice.name} is in use, and needs hidden states")
         self.listening = False
 
-    def foreseen(self, choice: Choice, *, right: bool) -> None:
-        """Whether `choice`, which is not in use, would have been right about the newest token."""
-        self._learn(choice, right=right)
+    def foreseen(self, choice: Choice, verdict: Judgement) -> None:
+        """What would have become of the draft of `choice`, which is not in use, for the newest token."""
+        self._learn(choice, verdict)
 
     def answered(self) -> None:
         """The choice in use has drafted, or has nothing to draft: it keeps up with the text."""
@@ -146,37 +175,56 @@ class Session:
         """The drafter has its say."""
         return answer
 
-    def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
-        """`tokens` were verified at `now`, and cost `cycles` pipeline cycles.
+    def sampled(self, now: float, cycles: int, tokens: int, *, rejected: bool, alone: bool = True) -> None:
+        """`tokens` were verified at `now`, and cost `cycles` pipeline cycles; `rejected`: a draft was wrong.
 
-        Beside other requests, which have credits of their own, neither times nor cycles say anything of a choice: the
-        one that is in use stays until the request is `alone` again. The first sample of a request is the prompt's.
+        Beside other requests, which have credits of their own, times say nothing of a choice, and a draft that was not
+        made may have lacked a credit; drafts that were made tell as much as ever. The first sample of a request is the
+        prompt's.
         """
+        first = not self._given
         last, self._last = self._last, now if alone else None
+        verdict = self._reader.read(cycles, tokens, rejected=rejected)
         self._given += tokens
-        if last is None or not alone:
+        if last is None:
+            if not first:
+                self._beside_others(verdict)
             return
-        seconds, full = now - last, cycles < self._controller.stages
+        seconds = now - last
         self._controller.pass_sample(seconds)
         self._hits.age()
         if self._probe or self.choice in self._asleep:
             self._lost += seconds - tokens * min(map(self._seconds, self._others()), default=0.0)
         if self.choice in self._asleep and (not self._probe or self._controller.affords(self.choice, self._lost)):
             return
-        if self._settling:
-            self._settling = self._settling - 1 if full else 0
+        if self._settles(verdict):
             return
-        self._learn(self.choice, right=full)
-        self._controller.paces.add(self.choice, seconds, tokens, full=full)
+        self._learn(self.choice, verdict)
+        self._controller.learn(self.choice, seconds, tokens, verdict)
         self._decide()
 
     def end(self) -> None:
         """The request has ended."""
         self._controller.answer.add(self._given)
 
-    def _learn(self, choice: Choice, *, right: bool) -> None:
-        self._hits.add(choice, right=right)
-        self._controller.hits.add(choice, right=right)
+    def _beside_others(self, verdict: Judgement) -> None:
+        """Goes on with the best choice, by the times of requests that were alone; nothing is tried."""
+        self._probe = 0
+        if not self._settles(verdict) and verdict is not Judgement.SILENT:
+            self._learn(self.choice, verdict)
+        self._take(self._best())
+        self._stop_listening()
+
+    def _settles(self, verdict: Judgement) -> bool:
+        """Whether the newest sample is still the doing of the choice before."""
+        if not self._settling:
+            return False
+        self._settling = self._settling - 1 if verdict is Judgement.RIGHT else 0
+        return True
+
+    def _learn(self, choice: Choice, verdict: Judgement) -> None:
+        self._hits.add(choice, verdict)
+        self._controller.hits.add(choice, verdict)
 
     def _decide(self) -> None:
         """Goes on with the running probe, or with the best choice and perhaps a probe."""
@@ -200,17 +248,26 @@ class Session:
 
     def _seconds(self, choice: Choice) -> float:
         """Seconds a token, with what is lost before its first draft shared among the tokens to come."""
-        seconds = self._controller.paces.seconds(choice, self._hits[choice])
+        seconds = self._controller.paces.seconds(choice, self._hits.shares(choice))
         if choice in self._asleep and choice is not self.choice:
             seconds += self._controller.wake[choice].value / max(self._remaining(), 1.0)
         return seconds
 
     def _best(self) -> Choice:
-        """The fastest choice; of those that can hardly be told apart the one in use, or the cheapest."""
+        """The fastest choice; of those that can hardly be told apart the one in use, or the cheapest.
+
+        The less is known of the text, the more evidence it takes to leave the one in use. Where there are no times at
+        all, the cheapest gives the scale.
+        """
+        if not self._controller.paces.scaled:
+            return self._controller.choices[0]
 
         def cost(choice: Choice) -> float:
-            rank = self._controller.choices.index(choice)
-            return self._seconds(choice) * (1.0 + _TOO_LITTLE * rank - _HABIT * (choice is self.choice))
+            seconds = self._seconds(choice) * (1.0 + _TOO_LITTLE * self._controller.choices.index(choice))
+            if choice is self.choice:
+                seconds *= 1.0 - _HABIT
+                seconds -= _BENEFIT * self._hits.doubt(choice) * self._controller.paces.stake(choice)
+            return seconds
 
         return min(self._open(), key=cost)
 
@@ -224,14 +281,18 @@ class Session:
     def _try(self) -> None:
         """Begins a probe of the choice that would lose least, of those that are due and not hopeless."""
         now, controller = self._seconds(self.choice), self._controller
-        due = [choice for choice in self._others() if controller.due(choice) <= 0]
-        due = [choice for choice in due if _HOPE * controller.paces.seconds(choice, 1.0) < now]
+        due = [choice for choice in self._others() if controller.due(choice) <= 0 and not self._is_known(choice)]
+        due = [choice for choice in due if _HOPE * controller.paces.at_best(choice) < now]
         if not due or self._remaining() < 2 * _PROBE_SAMPLES:
             return
         choice = min(due, key=self._seconds)
         if controller.affords(choice, _PROBE_SAMPLES * (self._seconds(choice) - now)):
             self._take(choice)
             self._probe = _PROBE_SAMPLES
+
+    def _is_known(self, choice: Choice) -> bool:
+        """Whether `choice` is nothing but what the one in use does where it is silent."""
+        return not choice.prior and self._controller.paces.shared(choice, self.choice)
 
     def _remaining(self) -> float:
         """Tokens that are likely still to come: as many as usual, or as there have been."""

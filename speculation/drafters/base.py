@@ -6,7 +6,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from speculation.decisions.estimates import Choice
+from speculation.decisions.estimates import Choice, Judgement
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Sampling, Tap
 
@@ -51,8 +51,8 @@ class Deciding(Protocol):
     def deafen(self) -> None:
         """Hidden states that `choice` does not need have been lost."""
 
-    def foreseen(self, choice: Choice, *, right: bool) -> None:
-        """Whether `choice`, which is not in use, would have been right about the newest token."""
+    def foreseen(self, choice: Choice, verdict: Judgement) -> None:
+        """What would have become of the draft of `choice`, which is not in use, for the newest token."""
 
     def answered(self) -> None:
         """The choice in use keeps up with the text."""
@@ -60,8 +60,8 @@ class Deciding(Protocol):
     def overrule(self, position: int, answer: "Answer") -> "Answer":
         """What is drafted for `position` in place of the drafter's `answer`: that, but in a rehearsal."""
 
-    def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
-        """`tokens` were verified at `now` seconds, and cost `cycles` pipeline cycles."""
+    def sampled(self, now: float, cycles: int, tokens: int, *, rejected: bool, alone: bool = True) -> None:
+        """`tokens` were verified at `now` seconds, and cost `cycles` pipeline cycles; `rejected`: a draft was wrong."""
 
     def end(self) -> None:
         """The request has ended."""
@@ -120,12 +120,12 @@ class Drafter(ABC):
     def deafen(self) -> None:  # noqa: B027
         """Hidden states do not come any more, and no draft that needs them is asked for, until the next request."""
 
-    def foresaw(self, tokens: Sequence[int], count: int) -> bool | None:
-        """Whether it would have been right about `tokens[count - 1]`; None where that cannot be told for nothing.
+    def hindsight(self, tokens: Sequence[int], count: int) -> Answer:
+        """What it would have drafted for `tokens[count - 1]`; PENDING where that cannot be told for nothing.
 
         Asked before `verified`.
         """
-        return None
+        return PENDING
 
     def advance(self) -> bool:
         """Does a little of what can be done ahead, while nothing else is to be done; returns whether more is left."""
@@ -195,9 +195,9 @@ class DrafterWrapper(Drafter):
         """For the wrapped drafter."""
         self._inner.deafen()
 
-    def foresaw(self, tokens: Sequence[int], count: int) -> bool | None:
+    def hindsight(self, tokens: Sequence[int], count: int) -> Answer:
         """What the wrapped drafter would have drafted."""
-        return self._inner.foresaw(tokens, count)
+        return self._inner.hindsight(tokens, count)
 
     def advance(self) -> bool:
         """The wrapped drafter's work ahead."""

@@ -35,10 +35,9 @@ class NgramDrafter(Drafter):
         """Indexes the newest verified token under the n-grams before it."""
         self._index(tokens, count - 1)
 
-    def foresaw(self, tokens: Sequence[int], count: int) -> bool:
-        """Whether `look_up` finds the newest verified token."""
-        found = self.look_up(tokens, count - 1)
-        return found is not None and found[0] == tokens[count - 1]
+    def hindsight(self, tokens: Sequence[int], count: int) -> Draft | None:
+        """What `look_up` finds before the newest verified token."""
+        return self._draft(self.look_up(tokens, count - 1))
 
     def look_up(self, tokens: Sequence[int], end: int | None = None) -> tuple[int, int] | None:
         """The token that followed the longest known suffix of `tokens[:end]`, and that suffix's length."""
@@ -52,7 +51,10 @@ class NgramDrafter(Drafter):
 
     def draft(self, tokens: Sequence[int]) -> Draft | None:
         """What `look_up` finds."""
-        found = self.look_up(tokens)
+        return self._draft(self.look_up(tokens))
+
+    @staticmethod
+    def _draft(found: tuple[int, int] | None) -> Draft | None:
         return None if found is None else Draft((found[0],))
 
     def _index(self, tokens: Sequence[int], end: int) -> None:

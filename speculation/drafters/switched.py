@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from speculation.decisions.estimates import Choice
-from speculation.drafters.base import PENDING, Answer, Deciding, Drafter, DrafterWrapper, Start
+from speculation.decisions.estimates import Choice, Judgement
+from speculation.drafters.base import PENDING, Answer, Deciding, Draft, Drafter, DrafterWrapper, Start
 from workers.shared.messages import Sampling
 
 
@@ -29,8 +29,8 @@ class SwitchedDrafter(DrafterWrapper):
         session = self._session
         if session is not None:
             for choice, way in self._ways.items():
-                if choice is not session.choice and (right := way.foresaw(tokens, count)) is not None:
-                    session.foreseen(choice, right=right)
+                if choice is not session.choice and (answer := way.hindsight(tokens, count)) is not PENDING:
+                    session.foreseen(choice, _verdict(answer, tokens[count - 1]))
         self._follow()
         self._inner.verified(tokens, count)
 
@@ -56,3 +56,9 @@ class SwitchedDrafter(DrafterWrapper):
         if self._session is not None and not self._session.listening and not self._deaf:
             self._deaf = True
             self._inner.deafen()
+
+
+def _verdict(draft: Draft | None, token: int) -> Judgement:
+    if draft is None:
+        return Judgement.SILENT
+    return Judgement.RIGHT if draft.token == token else Judgement.WRONG

@@ -1,5 +1,6 @@
 """What can go wrong under a running server, and the requests that must not notice."""
 
+import ctypes
 import json
 import os
 import random
@@ -16,14 +17,17 @@ import httpx
 import zmq
 
 from tests.e2e.serving import Serving, command, wait_until
-from workers.shared.config import load_config
+from workers.shared.config import Endpoints, load_config
 from workers.shared.endpoints import socket_path
 
 STAGES = 3
 ROLES = [("speculation",), *(("--stage", str(stage)) for stage in range(STAGES))]
+LINKED = [role for role in ROLES if role != ("--stage", "0")]  # those that accept connections of others
 PATIENCE = 240.0  # seconds for answers to arrive after a fault, on a machine ten times slower than usual
 
-Kind = Literal["kill", "stop", "slow", "noise"]
+Kind = Literal["kill", "stop", "slow", "noise", "reset"]
+
+_PIDFD_GETFD = 438  # number of the system call, on all architectures; Python has no name for it
 
 SCHEMA = {
     "type": "object",
@@ -135,7 +139,9 @@ def inflict(server: Serving, fault: Fault, rng: random.Random) -> None:
         make_noise(server, rng)
         return
     pid = server.process(*fault.role)
-    if fault.kind == "kill":
+    if fault.kind == "reset":
+        reset_connection(server, pid)
+    elif fault.kind == "kill":
         os.kill(pid, signal.SIGKILL)
     elif fault.kind == "stop":
         os.kill(pid, signal.SIGSTOP)
@@ -149,10 +155,33 @@ def inflict(server: Serving, fault: Fault, rng: random.Random) -> None:
             pause.wait(0.02)
 
 
+def endpoints_of(server: Serving) -> Endpoints:
+    """Where the engine that runs now listens."""
+    words = command(server.process("speculation"))
+    return load_config(Path(words[words.index("--config") + 1])).endpoints
+
+
+def reset_connection(server: Serving, pid: int) -> None:
+    """Shuts a link down that process `pid` has accepted from another stage or from rank 0, while both live."""
+    endpoints = endpoints_of(server)
+    paths = {str(socket_path(endpoint)) for endpoint in (*endpoints.data, *endpoints.control)}
+    entries = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    linked = {f"socket:[{entry[6]}]" for entry in entries if entry[5] == "03" and entry[-1] in paths}
+    files = Path(f"/proc/{pid}/fd")
+    descriptor = next(int(file.name) for file in files.iterdir() if os.readlink(file) in linked)
+    process = os.pidfd_open(pid)
+    try:
+        copy = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, process, descriptor, 0)
+        assert copy >= 0, os.strerror(ctypes.get_errno())
+        with socket.socket(fileno=copy) as link:
+            link.shutdown(socket.SHUT_RDWR)
+    finally:
+        os.close(process)
+
+
 def make_noise(server: Serving, rng: random.Random) -> None:
     """Random bytes to every socket of the engine, raw and as ZeroMQ messages of the wrong and of the right kind."""
-    words = command(server.process("speculation"))
-    endpoints = load_config(Path(words[words.index("--config") + 1])).endpoints
+    endpoints = endpoints_of(server)
     for endpoint in (*endpoints.control, *endpoints.data[1:]):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
             link.connect(str(socket_path(endpoint)))

@@ -5,15 +5,18 @@ A few faults by default; `make chaos` draws as many as ECHELON_CHAOS says.
 
 import os
 import random
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
-from tests.e2e.chaos import ROLES, STAGES, Fault, answers, survive
-from tests.e2e.serving import Serving, children, serving
+from tests.e2e.chaos import LINKED, PATIENCE, REQUESTS, ROLES, STAGES, Fault, answer, answers, survive
+from tests.e2e.serving import Serving, children, serving, wait_until
 
 ROUNDS = int(os.environ.get("ECHELON_CHAOS", "0"))
 RESTARTS = 4  # of one engine; the launcher gives up after a few more
@@ -48,6 +51,7 @@ def held(server: Serving) -> dict[str, int]:
     [
         Fault("noise", (), "decode"),
         Fault("slow", ("--stage", "0"), "decode"),
+        Fault("reset", ("--stage", "1"), "decode"),
         Fault("stop", ("--stage", "2"), "decode"),
     ],
     ids=str,
@@ -60,6 +64,24 @@ def test_all_answers_are_what_they_would_have_been(server: Serving, undisturbed:
     assert {name: (before[name], after[name]) for name in before if after[name] > before[name] + 2} == {}
 
 
+def test_an_api_server_that_is_killed_leaves_nothing_running(server: Serving, undisturbed: list[Any]) -> None:
+    """Its clients lose their connections at once; rank 0 goes on, without their requests."""
+    engine, api = server.process("speculation"), server.process("server")
+    prompts = server.metric("echelon:prompt_tokens_total")
+    prompts += sum(seen["usage"]["prompt_tokens"] for seen in undisturbed)
+    with ThreadPoolExecutor(len(REQUESTS)) as pool:
+        waiting = [pool.submit(answer, server, *request) for request in REQUESTS]
+        wait_until(lambda: server.metric("echelon:prompt_tokens_total") >= prompts, PATIENCE)
+        os.kill(api, signal.SIGKILL)
+        for client in waiting:
+            assert isinstance(client.exception(PATIENCE), httpx.TransportError)
+    wait_until(lambda: server.health() == 200, PATIENCE)
+    assert server.process("speculation") == engine
+    wait_until(lambda: server.metric("echelon:num_requests_running") == 0, PATIENCE)
+    assert server.metric("echelon:num_requests_waiting") == 0
+    assert answers(server) == undisturbed
+
+
 @pytest.mark.skipif(ROUNDS == 0, reason="make chaos")
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("engine", range(-(-ROUNDS // RESTARTS)))
@@ -70,8 +92,9 @@ def test_many_faults_at_random_moments(tmp_path: Path, undisturbed: list[Any], e
         api = psutil.Process(server.process("server"))
         before, memory = held(server), api.memory_info().rss
         for _ in range(RESTARTS):
-            kind = rng.choice(["kill", "kill", "stop", "slow", "noise"])
-            fault = Fault(kind, rng.choice(ROLES), rng.choice(["prefill", "decode"]))  # type: ignore[arg-type]
+            kind = rng.choice(["kill", "kill", "stop", "slow", "noise", "reset"])
+            role = rng.choice(LINKED if kind == "reset" else ROLES)
+            fault = Fault(kind, role, rng.choice(["prefill", "decode"]))  # type: ignore[arg-type]
             print(f"engine {engine}: {fault}", flush=True)
             survive(server, fault, undisturbed, rng)
         assert {name: count for name, count in held(server).items() if count > before[name] + 2} == {}

@@ -12,7 +12,7 @@ from workers.model.kv_cache import KVSlice
 from workers.model.loader import Progress, Target, load_config
 from workers.model.rotary import RotaryTables
 from workers.shared.errors import ConfigError, OutOfStep
-from workers.shared.memory import Need, available_host_bytes, check_fits, kv_bytes_per_position
+from workers.shared.memory import Need, available_host_bytes, check_fits, host_bytes, kv_bytes_per_position
 from workers.shared.model_files.facts import head_dim
 
 
@@ -179,6 +179,14 @@ class Shard:
 
 def _shape(hidden: Tensor | None) -> list[int] | None:
     return None if hidden is None else list(hidden.shape)
+
+
+def total_bytes(device: torch.device) -> int:
+    """All memory of `device`, whoever has it."""
+    if device.type == "cuda":
+        _, total = torch.cuda.mem_get_info(device)
+        return total
+    return host_bytes()
 
 
 def available_bytes(device: torch.device) -> int:

@@ -20,6 +20,7 @@ class DrafterRow(NamedTuple):
     needs_model: bool = False  # --draft-model
     needs_script: bool = False  # --script or --scripted-acceptance
     prior: float = 0.0  # share of tokens for which its draft is right, as far as is known before any is made
+    silence: float = 0.0  # share of tokens for which it has no draft, likewise
     beside: "tuple[DrafterName, ...]" = ()  # drafters that it is made of: the controller may choose them, too
 
     @property
@@ -37,7 +38,7 @@ DRAFTERS: Mapping[DrafterName, DrafterRow] = MappingProxyType(
     {
         "none": DrafterRow("speculation.drafters.none:load", "nothing"),
         # The priors of lookup and of the module are those of docs/benchmarks.md, over all texts and temperatures.
-        "ngram": DrafterRow("speculation.drafters.ngram:load", prior=0.25),
+        "ngram": DrafterRow("speculation.drafters.ngram:load", prior=0.3, silence=0.4),
         "model": DrafterRow("speculation.drafters.load_model:load", needs_model=True, prior=0.6),
         "pdm": DrafterRow("speculation.drafters.load_pdm:load", "states in flight", needs_module=True, prior=0.7),
         "pdm+ngram": DrafterRow(

@@ -1,12 +1,14 @@
 """What an engine allocates, device by device, known from file headers before anything is loaded."""
 
+import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import psutil
+import pynvml
 
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
@@ -17,6 +19,7 @@ from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD,
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
+_CUDA = "cuda:"
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8_e4m3": 1}
 
 
@@ -104,6 +107,13 @@ def stage_need(config: EngineConfig, stage: int) -> Need:
     return Need(f"stage {stage}", config.device(stage), weights, kv, slots, pool, host)
 
 
+def neighbours(config: EngineConfig, stage: int) -> list[Need]:
+    """What all stages need that share the device of this one."""
+    needs = [stage_need(config, other) for other in range(config.stages)]
+    mine = needs[stage]
+    return [need for need in needs if (need.host, need.device) == (mine.host, mine.device)]
+
+
 def model_bytes(
     folder: Path, layers: range, config: EngineConfig, device: str, *, first: bool, last: bool
 ) -> tuple[int, int]:
@@ -158,6 +168,13 @@ def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
     )
 
 
+def check_devices(needs: Iterable[Need], max_len: int, free: Callable[[str], int | None]) -> None:
+    """`check_fits` for every device; `free` tells its bytes, or None where only its own processes can ask it."""
+    for (_, device), together in by_device(needs).items():
+        if (available := free(device)) is not None:
+            check_fits(together, max_len, available)
+
+
 def report(needs: Iterable[Need], config: EngineConfig) -> list[str]:
     """A line for each part of an engine and device."""
     lines = []
@@ -187,6 +204,46 @@ def host_of(address: str) -> str:
 def available_host_bytes() -> int:
     """Memory this host can still hand out, page cache included."""
     return int(psutil.virtual_memory().available)
+
+
+def host_bytes() -> int:
+    """All memory of this host."""
+    return int(psutil.virtual_memory().total)
+
+
+def free_bytes(device: str) -> int | None:
+    """Memory that is free on `device` of this host; None where nobody tells."""
+    return available_host_bytes() if device == "cpu" else free_gpu_bytes(device)
+
+
+def driver_names(gpus: Sequence[int], visible: str | None) -> list[str]:
+    """An index, or a UUID, for each of `gpus`: what `visible` lists at that place.
+
+    `visible` is the value of CUDA_VISIBLE_DEVICES, by which CUDA's indices differ from the driver's.
+    """
+    if not visible:
+        return [str(gpu) for gpu in gpus]
+    listed = [name.strip() for name in visible.split(",")]
+    return [listed[gpu] for gpu in gpus if gpu < len(listed)]
+
+
+def driver_handle(name: str) -> object:
+    """The driver's handle of what `driver_names` has named."""
+    if name.isdecimal():
+        handle: object = pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    else:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(name)
+    return handle
+
+
+def free_gpu_bytes(device: str) -> int | None:
+    """Memory that is free on a device such as `cuda:1`; None where the driver does not tell."""
+    try:
+        pynvml.nvmlInit()
+        names = driver_names([int(device.removeprefix(_CUDA))], os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return int(pynvml.nvmlDeviceGetMemoryInfo(driver_handle(names[0])).free) if names else None
+    except pynvml.NVMLError:
+        return None
 
 
 def _shown(count: int) -> str:

@@ -10,7 +10,7 @@ import torch
 import zmq
 
 from workers.decisions.patience import frame_limit
-from workers.model.shard import Shard, available_bytes
+from workers.model.shard import Shard, available_bytes, total_bytes
 from workers.rehearsal.assemble import rehearsed
 from workers.rehearsal.hollow import HollowShard
 from workers.sampling.sampler import Sampler
@@ -20,7 +20,7 @@ from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
 from workers.shared.grammar import Grammars, load_grammars
 from workers.shared.links import Listener
-from workers.shared.memory import by_device, check_fits, stage_need
+from workers.shared.memory import by_device, check_fits, neighbours, stage_need
 from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.shared.progress import Progress
@@ -77,7 +77,7 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
             channel.report(Failure(index, f"{type(error).__name__}: {error}", isinstance(error, ConfigError)))
         raise
     finally:
-        for edge in edges:
+        for edge in reversed(edges):
             if edge is not None:
                 edge.close()
         channel.close()
@@ -93,6 +93,8 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
     if config.hollow_stages:
         return HollowShard(config)
     torch.set_num_threads(config.threads)
+    # Stages that are started by hand at the same time all see the same memory as free.
+    check_fits(neighbours(config, index), config.max_model_len, total_bytes(torch.device(config.device(index))))
     with Progress(f"stage {index}: loading {len(config.layers(index))} layers on {config.device(index)}") as progress:
         return Shard.load(
             Path(config.model),
@@ -129,7 +131,7 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
     def over_torch(index: int, shard: Layers, _: Orphaned) -> Edges:
         if shard.device.type == "cuda":
             torch.cuda.set_device(shard.device)
-        group = DistributedEdges(
+        edges = DistributedEdges(
             config.transport,
             config.endpoints.rendezvous,
             index,
@@ -138,12 +140,12 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
             timeout=limit,
         )
         inbound, outbound = None, None
-        if group.upstream is not None:
+        if edges.upstream is not None:
             inbound = DistributedInbound(
-                group.upstream, stage=index, hidden_size=shard.hidden_size, dtype=shard.dtype, device=shard.device
+                edges, stage=index, hidden_size=shard.hidden_size, dtype=shard.dtype, device=shard.device
             )
-        if group.downstream is not None:
-            outbound = DistributedOutbound(group.downstream, index)
+        if edges.downstream is not None:
+            outbound = DistributedOutbound(edges, index)
         return inbound, outbound
 
     def over_links(index: int, shard: Layers, orphaned: Orphaned) -> Edges:

@@ -26,19 +26,23 @@ class DistributedEdges:
         groups = [dist.new_group([i, i + 1], timeout=limit) for i in range(stages - 1)]
         self.upstream = groups[stage - 1] if stage > 0 else None
         self.downstream = groups[stage] if stage < stages - 1 else None
+        self.broken = False  # a transfer failed, or is still under way
 
-    @staticmethod
-    def leave() -> None:
-        """Leaves the process group."""
-        if dist.is_initialized():
+    def leave(self) -> None:
+        """Leaves the process group, unless it is `broken`: that could wait for ever for a peer that has gone.
+
+        The process ends next, which nothing can delay.
+        """
+        if dist.is_initialized() and not self.broken:
             dist.destroy_process_group()
 
 
 class DistributedOutbound:
     """Asynchronous sends to the next stage; a tensor is kept until its send is complete."""
 
-    def __init__(self, group: dist.ProcessGroup, stage: int) -> None:
-        self._group = group
+    def __init__(self, edges: DistributedEdges, stage: int) -> None:
+        self._edges = edges
+        self._group = edges.downstream
         self._peer = stage + 1
         self._sending: deque[tuple[dist.Work, Tensor]] = deque()
 
@@ -53,16 +57,18 @@ class DistributedOutbound:
 
     def close(self) -> None:
         """See `Outbound`."""
-        DistributedEdges.leave()
+        self._edges.broken |= any(not work.is_completed() for work, _ in self._sending)
+        self._edges.leave()
 
 
 class DistributedInbound:
     """Blocking receives from the previous stage, posted only for an announced frame, so an idle device is idle."""
 
     def __init__(
-        self, group: dist.ProcessGroup, *, stage: int, hidden_size: int, dtype: torch.dtype, device: torch.device
+        self, edges: DistributedEdges, *, stage: int, hidden_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        self._group = group
+        self._edges = edges
+        self._group = edges.upstream
         self._stage = stage
         self._hidden_size = hidden_size
         self._dtype = dtype
@@ -74,9 +80,10 @@ class DistributedInbound:
         try:
             dist.recv(hidden, self._stage - 1, group=self._group)
         except RuntimeError as error:  # what torch.distributed raises for a lost or late peer
+            self._edges.broken = True
             raise PeerLost(f"stage {self._stage} lost stage {self._stage - 1} at {frame}: {error}") from error
         return hidden
 
     def close(self) -> None:
         """See `Inbound`."""
-        DistributedEdges.leave()
+        self._edges.leave()

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from speculation.calibration import load_times, save_times
 from speculation.decisions.controller import Controller, Session
-from speculation.decisions.estimates import Choice, Times
+from speculation.decisions.estimates import Choice, Judgement, Measured, Times
 from speculation.drafters.base import Drafter
 from speculation.drafters.combined import CombinedDrafter
 from speculation.drafters.ngram import NgramDrafter
@@ -18,10 +17,9 @@ from speculation.drafters.pdm import PdmDrafter
 from speculation.drafters.switched import SwitchedDrafter
 from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import read_head, read_tensor
-from tests.harness import inproc_endpoints, local_engine
+from tests.harness import local_engine
 from tests.model.identity import RecordingSampler, one_thread, recorded_logits
 from tests.model.pdm.modules import random_module
-from workers.shared.config import DrafterConfig, EngineConfig
 from workers.shared.emulation import Emulation
 from workers.shared.messages import Sampling, Tap
 from workers.shared.model_files.tensor_sizes import EMBEDDING
@@ -30,10 +28,10 @@ ANCHORS = (0, 3, 5, 9, 12)
 SPLIT = (6, 5, 5)
 CAPACITY = 512
 CHOICES = (
-    Choice("none"),
+    Choice("none", silence=1.0),
     Choice("ngram", 0.3),
-    Choice("pdm+ngram", 0.6, "module", listens=True),
-    Choice("pdm", 0.6, "module", listens=True),
+    Choice("pdm+ngram", 0.6, family="module", listens=True),
+    Choice("pdm", 0.6, family="module", listens=True),
 )
 GREEDY = Sampling(seed=0, temperature=0)
 
@@ -41,9 +39,9 @@ GREEDY = Sampling(seed=0, temperature=0)
 class Fickle(Session):
     """Changes its mind at random, and stops listening at a random moment."""
 
-    def sampled(self, now: float, cycles: int, tokens: int, *, alone: bool = True) -> None:
+    def sampled(self, now: float, cycles: int, tokens: int, *, rejected: bool, alone: bool = True) -> None:
         rng = random.Random(f"{self._given} {now}")
-        super().sampled(now, cycles, tokens, alone=alone)
+        super().sampled(now, cycles, tokens, rejected=rejected, alone=alone)
         self.choice = rng.choice(self._open())
         if not self.choice.listens and rng.random() < 0.1:
             self.listening = False
@@ -87,7 +85,7 @@ def modules(tiny_model: Path) -> list[CountedPdm]:
 
 def test_tokens_and_logits_do_not_depend_on_the_choice(tiny_model: Path, modules: list[CountedPdm]) -> None:
     prompts = [[40, 41, 42, 40, 41, 42, 40, 41] * 12, [40, 41, 42] * 9, [7, 8, 9] * 30 + [5], [7, 8, 9] * 30 + [6]]
-    controller = FickleController(3, CHOICES, {choice.name: Times(0.01, 0.03) for choice in CHOICES})
+    controller = FickleController(3, CHOICES, Measured({choice.name: Times(0.01, 0.03, 0.03) for choice in CHOICES}))
     settings = {"max_model_len": CAPACITY, "prefill_chunk": 16}
 
     def switched(slot: int) -> Drafter:
@@ -109,11 +107,11 @@ def test_tokens_and_logits_do_not_depend_on_the_choice(tiny_model: Path, modules
 
 
 def test_quiet_means_that_nothing_is_sent_nor_computed(tiny_model: Path, modules: list[CountedPdm]) -> None:
-    times = {choice.name: Times(0.5, 1.0) if choice.listens else Times(0.005, 0.01) for choice in CHOICES}
-    controller = Controller(3, CHOICES, times)
+    slow, fast = Times(0.5, 1.0, 1.0), Times(0.005, 0.01, 0.01)
+    controller = Controller(3, CHOICES, Measured({one.name: slow if one.listens else fast for one in CHOICES}))
     for choice in CHOICES[2:]:
-        controller.tried(choice, 1e9, won=False)  # and is not to be tried for a long time
-        controller.tried(choice, 1e9, won=False)
+        for _ in range(5):
+            controller.tried(choice, 1e9, won=False)  # and is not to be tried for a long time
 
     def switched(slot: int) -> Drafter:
         both = CombinedDrafter(modules[slot], NgramDrafter(6, 1), module_delays_stages=True)
@@ -135,12 +133,8 @@ def test_calibration_measures_the_pipeline_before_it_serves_and_is_kept(
         result = engine.client.generate([1, 2, 3], 5, GREEDY)
         assert len(result.tokens) == 5
         assert controller.calibrated
-        assert controller.predicted()["none"] < 1 / 0.08  # four stages of 20 ms, one after the other
-        assert controller.paces.seconds(CHOICES[1], 1.0) < controller.paces.seconds(CHOICES[0], 0.0)
+        silent, right = ({verdict: 1.0} for verdict in (Judgement.SILENT, Judgement.RIGHT))
+        assert controller.paces.seconds(CHOICES[0], silent) > 0.08  # four stages of 20 ms, one after the other
+        assert controller.paces.seconds(CHOICES[1], right) < controller.paces.seconds(CHOICES[0], silent) / 2
+        assert controller.paces.shared(*CHOICES[:2])  # a lookup takes no time
         assert engine.client.status().stats.counts.cycles <= 4 * 5  # those of the request, and no others
-
-    config = EngineConfig("model", (8, 8), inproc_endpoints(2), 64, drafter=DrafterConfig("ngram"))
-    assert load_times(config) is None
-    save_times(config, {"none": Times(0.01, 0.02)})
-    assert load_times(config) == {"none": Times(0.01, 0.02)}
-    assert load_times(EngineConfig("model", (8, 8), inproc_endpoints(2), 64, threads=2)) is None

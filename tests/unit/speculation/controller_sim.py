@@ -1,17 +1,69 @@
-"""A machine and a text that are made up, to hold the controller against every fixed choice."""
+"""A machine and a text that are made up, to hold calibration and controller against every fixed choice."""
 
+import bisect
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from speculation.calibration import Calibration, Rehearsal
 from speculation.decisions.controller import Controller
-from speculation.decisions.estimates import Choice, Times
+from speculation.decisions.estimates import Choice, Judgement, Measured, Times
+from speculation.drafters.base import Draft
 
-NONE = Choice("none")
-NGRAM = Choice("ngram", prior=0.25)
+NONE = Choice("none", silence=1.0)
+NGRAM = Choice("ngram", prior=0.3, silence=0.4)
 BOTH = Choice("pdm+ngram", prior=0.7, family="module", listens=True)
 MODULE = Choice("pdm", prior=0.7, family="module", listens=True)
 ALL = (NONE, NGRAM, BOTH, MODULE)
+CHUNK = 128
+
+
+@dataclass
+class Machine:
+    """How long everything takes, in seconds."""
+
+    times: Callable[[str], Times]  # of a sample, by the choice's name
+    drafts: Callable[[str], float] = lambda name: 0.03 if name.startswith("pdm") else 0.0
+    slower: Callable[[float], float] = lambda now: 1.0  # times that all takes, at a moment
+    stages: int = 2
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    now: float = 0.0
+
+    def take(self, name: str, verdict: Judgement) -> None:
+        """A sample passes; 10 % more or less, and one in fifty is disturbed."""
+        seconds: float = getattr(self.times(name), verdict.value) * self.slower(self.now)
+        noise = self.rng.uniform(0.9, 1.1) * (3.0 if self.rng.random() < 0.02 else 1.0)
+        self.now += seconds * noise
+
+
+def calibrate(machine: Machine, choices: Sequence[Choice]) -> Measured:
+    """What a calibration finds."""
+    calibration = Calibration(choices, machine.stages, 1000)
+    for run in calibration.runs(CHUNK):
+        run.begins(machine.now)
+        text = _answer(machine, run)
+        run.ended(text, len(text) * machine.drafts(run.choice.name))
+    return calibration.measured()
+
+
+def _answer(machine: Machine, run: Rehearsal) -> list[int]:
+    text = list(run.request.prompt)
+    before, rejected = Judgement.SILENT, False
+    for number in range(run.request.max_tokens):
+        machine.take(run.choice.name, before)
+        token = (7 * len(text)) % 1000
+        draft = run.overrule(len(text), Draft((0,))) if number else None
+        verdict = Judgement.SILENT
+        if isinstance(draft, Draft):
+            verdict = Judgement.RIGHT if draft.token == token else Judgement.WRONG
+        text.append(token)
+        cycles = 0 if not number else 1 if before is Judgement.RIGHT else machine.stages
+        before, rejected = verdict, verdict is Judgement.WRONG
+        run.sampled(machine.now, cycles, 1, rejected=rejected)
+    return text
+
+
+Shares = Callable[[str, int], tuple[float, float]]  # right and silent, by name, at the n-th token
 
 
 @dataclass
@@ -24,47 +76,70 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """Against the best fixed choice."""
-        return self.seconds / min(self.fixed.values())
+        """The best fixed choice against the controller: tokens a second as a share of the best."""
+        return min(self.fixed.values()) / self.seconds
 
 
 def play(
     choices: Sequence[Choice],
-    machine: Callable[[str], Times],
-    right: Callable[[str, int], float],
+    machine: Machine,
+    shares: Shares,
     answers: Sequence[int],
     *,
-    stages: int = 2,
-    believed: Callable[[str], Times] | None = None,
+    measured: Measured | None = None,
     calibrated: bool = True,
-    seed: int = 0,
 ) -> Outcome:
-    """Answers of so many tokens, one after the other.
-
-    `machine` says how long samples of a choice take, `right` how often it is right at the n-th token. The calibration
-    found what is `believed`, and each sample takes 10 % more or less.
-    """
-    rng = random.Random(seed)
-    times = {choice.name: (believed or machine)(choice.name) for choice in choices} if calibrated else None
-    controller = Controller(stages, choices, times)
+    """Answers of so many tokens, one after the other; where nothing is given as `measured`, it is."""
+    if calibrated and measured is None:
+        measured = calibrate(machine, choices)
+    controller = Controller(machine.stages, choices, measured)
     fixed = {choice.name: 0.0 for choice in choices}
-    seconds = now = 0.0
+    seconds = 0.0
+    rng = random.Random(machine.rng.random())
     for tokens in answers:
         session = controller.begin(tokens)
-        session.sampled(now, 0, 1)
+        machine.now += 1.0  # it is quiet between answers
+        session.sampled(machine.now, 0, 1, rejected=False)
+        before, name = Judgement.SILENT, session.choice.name
         for token in range(1, tokens):
-            for choice in choices:
-                times, share = machine(choice.name), right(choice.name, token)
-                fixed[choice.name] += share * times.full + (1 - share) * times.refill
-            name = session.choice.name
+            expected = {choice.name: _expected(machine, choice.name, shares(choice.name, token)) for choice in choices}
+            fixed = {known: spent + expected[known] for known, spent in fixed.items()}
             assert session.listening or not session.choice.listens
-            full = rng.random() < right(name, token)
-            took = machine(name).full if full else machine(name).refill
-            seconds += took
-            now += took * rng.uniform(0.9, 1.1)
+            seconds += expected[name]
+            machine.take(name, before)
+            name = session.choice.name
+            luck = rng.random()
+            verdict = _verdict(luck, shares(name, token))
             if NGRAM in choices and name != "ngram":
-                session.foreseen(NGRAM, right=rng.random() < right("ngram", token))
+                session.foreseen(NGRAM, _verdict(luck, shares("ngram", token)))
             session.answered()
-            session.sampled(now, 1 if full else stages, 1)
+            cycles = 1 if before is Judgement.RIGHT else machine.stages
+            session.sampled(machine.now, cycles, 1, rejected=verdict is Judgement.WRONG)
+            before = verdict
         session.end()
     return Outcome(seconds, fixed, controller)
+
+
+def _expected(machine: Machine, name: str, shares: tuple[float, float]) -> float:
+    """Seconds a token takes on the average: what luck does is no merit."""
+    (right, silent), times = shares, machine.times(name)
+    return machine.slower(machine.now) * (
+        right * times.right + silent * times.silent + (1.0 - right - silent) * times.wrong
+    )
+
+
+def _verdict(luck: float, shares: tuple[float, float]) -> Judgement:
+    right, silent = shares
+    return Judgement.RIGHT if luck < right else Judgement.SILENT if luck < right + silent else Judgement.WRONG
+
+
+def bursts(rng: random.Random, times: float, quiet: float, busy: float) -> Callable[[float], float]:
+    """Another process: all takes `times` as long for about `busy` seconds, then it rests for about `quiet` seconds."""
+    ends = [0.0]  # of rests and bursts, in turn
+
+    def slower(now: float) -> float:
+        while ends[-1] <= now:
+            ends.append(ends[-1] + rng.expovariate(1.0 / (busy if len(ends) % 2 == 0 else quiet)))
+        return times if bisect.bisect(ends, now) % 2 == 0 else 1.0
+
+    return slower

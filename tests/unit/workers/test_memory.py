@@ -1,13 +1,26 @@
 """The memory estimate."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.workers.test_model_bytes import write_safetensors
+from workers.shared.config import Endpoints, EngineConfig
 from workers.shared.errors import ConfigError
-from workers.shared.memory import Need, available_host_bytes, check_fits, kv_bytes_per_position
+from workers.shared.memory import (
+    Need,
+    available_host_bytes,
+    check_devices,
+    check_fits,
+    free_bytes,
+    host_bytes,
+    kv_bytes_per_position,
+    neighbours,
+)
 
 LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
 
@@ -45,7 +58,41 @@ def test_what_is_said_to_fit_fits(parts: list[tuple[int, int]], max_len: int, av
 
 
 def test_host_memory_is_plausible() -> None:
-    assert 1 << 20 < available_host_bytes() < 1 << 50
+    assert 1 << 20 < available_host_bytes() <= host_bytes() < 1 << 50
+    assert free_bytes("cpu") is not None
+
+
+def test_parts_on_one_card_have_one_budget_and_a_card_that_does_not_tell_is_left_to_its_processes() -> None:
+    needs = [Need(f"stage {number}", f"cuda:{number % 2}", 600, 0) for number in range(3)]
+    free: dict[str, int | None] = {"cuda:0": 1300, "cuda:1": 700}
+    check_devices(needs, 64, free.get)
+    free["cuda:0"] = 1000
+    with pytest.raises(ConfigError, match="stage 0 and stage 2 on cuda:0 need"):
+        check_devices(needs, 64, free.get)
+    free["cuda:0"] = None
+    check_devices(needs, 64, free.get)
+
+
+def test_neighbours_are_the_stages_on_the_same_device_of_the_same_host(tmp_path: Path) -> None:
+    write_safetensors(
+        tmp_path / "model.safetensors",
+        {
+            "model.embed_tokens.weight": 1000,
+            "model.norm.weight": 2,
+            **{f"model.layers.{layer}.mlp.up_proj.weight": 5 for layer in range(4)},
+        },
+    )
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    data = ("tcp://a:1", "tcp://a:2", "tcp://b:3", "tcp://a:4")
+    endpoints = Endpoints("tcp://a:5", "tcp://a:6", data, data)
+    devices = ("cuda:0", "cuda:0", "cuda:0", "cuda:1")
+    config = EngineConfig(str(tmp_path), (1, 1, 1, 1), endpoints, 64, devices=devices)
+    assert [[need.who for need in neighbours(config, stage)] for stage in range(4)] == [
+        ["stage 0", "stage 1"],
+        ["stage 0", "stage 1"],
+        ["stage 2"],
+        ["stage 3"],
+    ]
 
 
 def test_slots_that_share_positions_take_no_more_than_those() -> None:

@@ -124,8 +124,8 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         KvDtype,
         about(
             PIPELINE,
-            "Keys and values of the stages: auto is --dtype; fp8_e4m3 takes eight bits for each, rounded by up to 1/16 of "
-            "itself and cut off at 448, which changes the text, and all text alike",
+            "Keys and values of the stages: auto is --dtype; fp8_e4m3 has eight bits, rounded by up to 1/16 and cut off at "
+            "448: another text, but the same for every drafter and load",
         ),
     ] = "auto"
     prefill_share: Annotated[
