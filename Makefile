@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help install serve test lint format types contracts unit chaos options boards models constraints clean
+.PHONY: help install serve test lint format types contracts unit chaos gpu-check options boards models constraints clean
 
 help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
@@ -14,6 +14,7 @@ help:
 	@echo "make install              create $(VENV) with everything, versions pinned in constraints.txt"
 	@echo "make unit                 the tests that need neither torch nor processes (seconds)"
 	@echo "make chaos [FAULTS=40]    kill, stop and slow processes under load at random moments, for an hour or so"
+	@echo "make gpu-check            on a machine with a CUDA device: identity and speed, written to docs/gpu.md (minutes)"
 	@echo "make format               format the code and mend what the linter can mend"
 	@echo "make options              write docs/options.md from the declarations"
 	@echo "make boards               write Grafana's dashboards from their declarations"
@@ -62,6 +63,9 @@ FAULTS ?= 40
 
 chaos: $(INSTALLED)
 	ECHELON_CHAOS=$(FAULTS) $(BIN)/pytest -s tests/e2e/test_chaos.py
+
+gpu-check: $(INSTALLED)
+	$(BIN)/python -m tests.gpu.check
 
 options: $(INSTALLED)
 	$(BIN)/python -m tests.options_page > docs/options.md

@@ -8,6 +8,7 @@ import msgspec
 import zmq
 
 from speculation.stage_lines import open_lines
+from speculation.wakeup import Wakeup
 from workers.shared.bus import Intake, encode, open_socket
 from workers.shared.config import Endpoints
 from workers.shared.messages import Failed, FromEngine, FromStage, Sample, Shutdown, ToEngine, ToStage
@@ -22,18 +23,20 @@ class Channels:
         listen = endpoints.listen
         self._bus = open_socket(context, zmq.ROUTER, endpoints.bus, bind=True, listen=listen, silence=silence)
         self._bus.setsockopt(zmq.ROUTER_MANDATORY, 1)  # what cannot be delivered is an error
-        self._lines = open_lines(context, endpoints, silence)
+        self._wakeup = Wakeup()
+        self._bus_descriptor = self._wakeup.attend(self._bus)
+        self._asked = True  # whether there may be something on the bus
+        self._lines = open_lines(context, endpoints, silence, self._wakeup)
         self._stages = len(endpoints.control)
-        self._poller = zmq.Poller()
-        self._poller.register(self._bus, zmq.POLLIN)
-        self._lines.register(self._poller)
         self._vanished: set[bytes] = set()
         self._from_stages: Intake[FromStage] = Intake(FromStage, "results channel")
         self._from_clients: Intake[ToEngine] = Intake(ToEngine, "request bus")
 
     def wait(self, seconds: float) -> None:
         """Sleeps until a message arrives or `seconds` have passed."""
-        self._lines.noticed(dict(self._poller.poll(int(seconds * 1000))))
+        ready = self._wakeup.wait(seconds)
+        self._asked = any(descriptor == self._bus_descriptor for descriptor, _ in ready)
+        self._lines.noticed(ready)
 
     @property
     def dropped(self) -> int:
@@ -57,17 +60,19 @@ class Channels:
 
     def request(self) -> tuple[bytes, ToEngine] | None:
         """The next message of a client with the client's address, if one has arrived."""
-        while True:
+        while self._asked:
             try:
                 client, *parts = self._bus.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return None
+                self._asked = False
+                break
             data = parts[0] if len(parts) == 1 else b""
             if (message := self._from_clients.read(data)) is not None:
                 return client, message
             if (named := _read_id(data)) is not None:
                 reason = self._from_clients.dropped.reason
                 self.answer(client, Failed(named, f"the engine cannot read this request: {reason}"))
+        return None
 
     def announce(self, messages: Sequence[ToStage]) -> None:
         """Sends messages to every stage, in order. Raises `PeerLost` where a stage is not connected."""
@@ -91,7 +96,9 @@ class Channels:
 
     def vanished(self) -> set[bytes]:
         """Clients to which something could not be delivered since the last call: their connections are gone."""
-        vanished, self._vanished = self._vanished, set()
+        vanished = self._vanished
+        if vanished:
+            self._vanished = set()
         return vanished
 
     def close(self) -> None:

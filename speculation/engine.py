@@ -163,6 +163,8 @@ class Engine:
         if isinstance(message, Sample):
             started, announced = time.perf_counter_ns(), self._channels.announce_ns
             self._on_sample(message)
+            if message.tap is not None:
+                self._drafters[message.sequence].tap(message.tap)
             self._stats.committed(time.perf_counter_ns() - started - (self._channels.announce_ns - announced))
         elif isinstance(message, Compiled):
             self._queue.compiled(message.number)
@@ -245,8 +247,8 @@ class Engine:
 
     # --- frames and drafts ---
 
-    def _announce(self, control: Sequence[Open | Rollback] = ()) -> None:
-        """Sends `control`, and every frame that there is a credit for."""
+    def _announce(self, control: Sequence[Open | Rollback] = ()) -> dict[int, Claim]:
+        """Sends `control`, and every frame that there is a credit for; returns what is claimed then."""
         messages: list[ToStage] = list(control)
         claims = self._claims()
         while (slot := self._credits.grant(claims)) is not None:
@@ -257,6 +259,7 @@ class Engine:
             claims[slot] = stream.claim()
         if messages:
             self._channels.announce(messages)
+        return claims
 
     def _claims(self) -> dict[int, Claim]:
         return {stream.slot: stream.claim() for stream in self._running}
@@ -268,9 +271,9 @@ class Engine:
             started = time.perf_counter_ns()
             drafted = self._streams[slot].draft()
             self._stats.drafted(time.perf_counter_ns() - started)
-            self._announce()
+            claims = self._announce()
             if drafted:
-                return True
+                return more or bool(self._credits.drafting(claims))
         return more
 
     def _advance(self) -> bool:
@@ -323,7 +326,7 @@ class Engine:
         self._trace.began(stream)
         self._observe()
         self._announce([opening])
-        stream.recall()
+        stream.inform(source)
 
     def _abort(self, client: bytes, identifier: str) -> None:
         for stream in self._running:

@@ -67,8 +67,10 @@ class StageGroup:
 
         `awaited` tells what it wants to know. Returns whether it was such a moment.
         """
-        limit = frame_limit(*self._limits, self.timings)
         look = now >= self._next_look
+        if not look and not self._pings.urgent:
+            return False
+        limit = frame_limit(*self._limits, self.timings)
         if look:
             self._next_look = now + self.interval
             self._check_departed()

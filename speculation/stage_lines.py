@@ -1,10 +1,12 @@
 """Rank 0's end of the channels to all stages: control messages out, results in."""
 
+import select
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import zmq
 
+from speculation.wakeup import Wakeup
 from workers.shared.bus import open_socket
 from workers.shared.config import Endpoints
 from workers.shared.connection import ConnectionWatch
@@ -15,17 +17,12 @@ from workers.shared.links import Link, Listener
 _LAST_WORDS = 1.0  # seconds that a closing control channel may take to deliver the shutdown
 _SEND_MS = 5000  # a control message waits only while its stage is not connected
 
-Ready = dict[Any, int]  # what a `zmq.Poller` found
-
 
 class StageLines(Protocol):
     """One ordered control channel a stage, and the results of all of them. What is in flight is bounded by credits."""
 
-    def register(self, poller: zmq.Poller) -> None:
-        """Makes `poller` wake up for everything that concerns the lines."""
-
-    def noticed(self, ready: Ready) -> None:
-        """Takes note of what the poller found."""
+    def noticed(self, ready: Sequence[tuple[int, int]]) -> None:
+        """Takes note of what has happened, by descriptor (`Wakeup.wait`)."""
 
     def receive(self) -> bytes | memoryview | None:
         """The next message of any stage, if one has arrived; valid until the next call."""
@@ -43,43 +40,46 @@ class StageLines(Protocol):
         """Closes everything, after the last messages have left."""
 
 
-def open_lines(context: "zmq.Context[Any]", endpoints: Endpoints, silence: float | None) -> StageLines:
+def open_lines(context: "zmq.Context[Any]", endpoints: Endpoints, silence: float | None, wakeup: Wakeup) -> StageLines:
     """Listens for all stages: over links where they run on this host, else over ZeroMQ.
+
+    `wakeup` will wake up for everything that concerns the lines.
 
     Between hosts a connection is lost after `silence` seconds without a sign of life; None: when it is closed.
     """
     if all(map(is_local, endpoints.control)):
-        return LinkLines(endpoints.control)
-    return ZmqLines(context, endpoints, silence)
+        return LinkLines(endpoints.control, wakeup)
+    return ZmqLines(context, endpoints, silence, wakeup)
 
 
 class LinkLines:
     """One connection a stage. A stage that leaves may come again, as it does before its group is ready."""
 
-    def __init__(self, endpoints: Sequence[str]) -> None:
+    def __init__(self, endpoints: Sequence[str], wakeup: Wakeup) -> None:
+        self._wakeup = wakeup
         self._listeners = [Listener(endpoint, f"stage {stage}") for stage, endpoint in enumerate(endpoints)]
         self._links: list[Link | None] = [None] * len(endpoints)
+        self._stages: dict[int, int] = {}  # by descriptor of a link
+        self._doors: dict[int, int] = {}  # stages by descriptor of a listener
+        for stage, listener in enumerate(self._listeners):
+            self._doors[listener.fileno()] = stage
+            wakeup.watch(listener.fileno())
         self._departed: list[int] = []
-        self._poller: zmq.Poller | None = None
         self._readable: list[int] = []
 
-    def register(self, poller: zmq.Poller) -> None:
-        """See `StageLines`."""
-        self._poller = poller
-        for listener in self._listeners:
-            poller.register(listener.fileno(), zmq.POLLIN)
-
-    def noticed(self, ready: Ready) -> None:
+    def noticed(self, ready: Sequence[tuple[int, int]]) -> None:
         """See `StageLines`."""
         self._readable.clear()
-        for stage, (link, listener) in enumerate(zip(self._links, self._listeners, strict=True)):
-            if link is not None and (events := ready.get(link.fileno())):
-                if events & zmq.POLLOUT:
+        for descriptor, events in ready:
+            if (stage := self._stages.get(descriptor)) is not None:
+                link = self._links[stage]
+                if events & select.POLLOUT and link is not None:
                     self._flush(stage, link)
-                if events & ~zmq.POLLOUT:
-                    self._readable.append(stage)  # the last stage's, whose samples are waited for, is taken first
-            if ready.get(listener.fileno()):
+                if events & ~select.POLLOUT:
+                    self._readable.append(stage)
+            elif (stage := self._doors.get(descriptor)) is not None:
                 self._accept(stage)
+        self._readable.sort()  # the last stage's, whose samples are waited for, is taken first
 
     def receive(self) -> memoryview | None:
         """See `StageLines`: at most one message a stage between two calls of `noticed`."""
@@ -102,7 +102,7 @@ class LinkLines:
                 raise PeerLost(f"stage {stage} is not connected to its control channel")
             link.send(message)
             if link.kept:
-                self._watch(link, zmq.POLLIN | zmq.POLLOUT)
+                self._wakeup.watch(link.fileno(), select.POLLIN | select.POLLOUT)
 
     def dismiss(self, message: bytes) -> None:
         """See `StageLines`."""
@@ -132,7 +132,8 @@ class LinkLines:
         if (link := self._links[stage]) is not None:
             self._lose(stage, link)
         self._links[stage] = fresh
-        self._watch(fresh, zmq.POLLIN)
+        self._stages[fresh.fileno()] = stage
+        self._wakeup.watch(fresh.fileno())
 
     def _flush(self, stage: int, link: Link) -> None:
         try:
@@ -141,24 +142,22 @@ class LinkLines:
             self._lose(stage, link)
             return
         if not link.kept:
-            self._watch(link, zmq.POLLIN)
+            self._wakeup.watch(link.fileno())
 
     def _lose(self, stage: int, link: Link) -> None:
-        if self._poller is not None:
-            self._poller.unregister(link.fileno())
+        self._wakeup.forget(link.fileno())
+        del self._stages[link.fileno()]
         link.close()
         self._links[stage] = None
         self._departed.append(stage)
-
-    def _watch(self, link: Link, events: int) -> None:
-        if self._poller is not None:
-            self._poller.register(link.fileno(), events)
 
 
 class ZmqLines:
     """A PUSH socket a stage, and one PULL socket for the results of all."""
 
-    def __init__(self, context: "zmq.Context[Any]", endpoints: Endpoints, silence: float | None) -> None:
+    def __init__(
+        self, context: "zmq.Context[Any]", endpoints: Endpoints, silence: float | None, wakeup: Wakeup
+    ) -> None:
         listen = endpoints.listen
         self._results = open_socket(context, zmq.PULL, endpoints.results, bind=True, listen=listen)
         self._control = [
@@ -168,12 +167,9 @@ class ZmqLines:
         for socket in self._control:
             socket.setsockopt(zmq.SNDTIMEO, _SEND_MS)
         self._watches = [ConnectionWatch(socket) for socket in self._control]
+        wakeup.attend(self._results)
 
-    def register(self, poller: zmq.Poller) -> None:
-        """See `StageLines`."""
-        poller.register(self._results, zmq.POLLIN)
-
-    def noticed(self, ready: Ready) -> None:
+    def noticed(self, ready: Sequence[tuple[int, int]]) -> None:
         """See `StageLines`."""
 
     def receive(self) -> bytes | None:

@@ -53,23 +53,22 @@ class Stream:
         self._begun_ns = time.perf_counter_ns()
         self._last_sample_ns = None
         self._acceptance = Acceptance()
-        other = None if source is None else source.drafter
-        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, reused, session, other))
-        opening = Open(
-            schedule.sequence,
-            schedule.epoch,
-            len(generate.prompt),
-            generate.sampling,
-            reused,
-            None if source is None else source.slot,
-        )
+        other = None if source is None else source.slot
+        opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused, other)
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
         schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
         return opening
 
-    def recall(self) -> None:
-        """Tells the drafter of the output that an earlier engine has given."""
-        schedule = self.schedule
+    def inform(self, source: "Stream | None" = None) -> None:
+        """Tells the drafter of the request, and of the output that an earlier engine has given.
+
+        `source` is as in `begin`. By then the first frame is on its way.
+        """
+        assert self.request is not None
+        generate, schedule = self.request.generate, self.schedule
+        other = None if source is None else source.drafter
+        start = Start(schedule.epoch, schedule.reused, self.session, other)
+        self.drafter.begin(generate.prompt, generate.sampling, start)
         for count in range(schedule.verified - schedule.outputs + 1, schedule.verified + 1):
             self.drafter.verified(schedule.tokens, count)
 

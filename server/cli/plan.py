@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from server.launcher.measured import measured_options
 from server.launcher.options import PLAN, SERVE, CheckOptions, PlanOptions
 from server.launcher.prepared import read_model, with_prepared_draft_model
 from server.launcher.resolve import ModelSize, local_endpoints, plan_engine, plan_over_network
@@ -75,7 +76,12 @@ def _over_network(options: PlanOptions) -> tuple[ModelSize, EngineConfig]:
     if not engine.split:
         engine = msgspec.structs.replace(engine, stages=stages)
     hosts = options.hosts or ("engine", *(f"stage-{i}" for i in range(stages)))
-    return model, plan_over_network(engine, model, hosts, options.base_port)
+    config = plan_over_network(engine, model, hosts, options.base_port)
+    if options.measure:
+        engine, told = measured_options(engine, model, config)
+        sys.stderr.write("\n".join(told) + "\n")
+        config = plan_over_network(engine, model, hosts, options.base_port)
+    return model, config
 
 
 def _description(config: EngineConfig) -> list[str]:

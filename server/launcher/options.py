@@ -36,6 +36,10 @@ class PlanOptions(ProcessOptions, frozen=True, kw_only=True):
         about(NETWORK, "Where rank 0 and then each stage run", default="engine,stage-0,stage-1, as many as stages"),
     ] = ()
     base_port: Annotated[Port, about(NETWORK, "First of the TCP ports that the processes listen on")] = 5550
+    measure: Annotated[
+        bool,
+        about(NETWORK, "Balance stages by the time that layers take on this machine's devices, which hosts must have"),
+    ] = False
     out: Annotated[
         str | None,
         about(

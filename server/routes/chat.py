@@ -10,12 +10,13 @@ from server.answering.answer import answer
 from server.formatters.base import Envelope
 from server.formatters.chat import ChatFormat
 from server.protocol.requests import ChatCompletionRequest
+from server.routes.body_route import BodyRoute
 from server.service import Service
 
 
 def chat_router(service: Service) -> APIRouter:
     """The route over `service`."""
-    router = APIRouter()
+    router = APIRouter(route_class=BodyRoute)
 
     @router.post("/v1/chat/completions")
     async def create_chat_completion(request: Request, body: ChatCompletionRequest) -> Response:

@@ -10,12 +10,13 @@ from server.answering.answer import answer
 from server.formatters.base import Envelope
 from server.formatters.completion import CompletionFormat
 from server.protocol.requests import CompletionRequest
+from server.routes.body_route import BodyRoute
 from server.service import Service
 
 
 def completion_router(service: Service) -> APIRouter:
     """The route over `service`."""
-    router = APIRouter()
+    router = APIRouter(route_class=BodyRoute)
 
     @router.post("/v1/completions")
     async def create_completion(request: Request, body: CompletionRequest) -> Response:

@@ -12,12 +12,13 @@ from server.formatters.base import Envelope
 from server.formatters.responses import ResponsesFormat
 from server.preparation.responses_api import NAMES, as_chat
 from server.protocol.responses_request import ResponsesRequest
+from server.routes.body_route import BodyRoute
 from server.service import Service
 
 
 def responses_router(service: Service) -> APIRouter:
     """The route over `service`."""
-    router = APIRouter()
+    router = APIRouter(route_class=BodyRoute)
 
     @router.post("/v1/responses")
     async def create_response(request: Request, body: ResponsesRequest) -> Response:

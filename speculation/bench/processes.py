@@ -76,6 +76,11 @@ class Served:
         arguments = ["-m", "server.cli", "serve", *serve_arguments(contender, settings, module)]
         self._launcher = _spawn([*arguments, "--port", str(self._port)], log)
 
+    @property
+    def pid(self) -> int:
+        """Of the launcher, whose children the others are."""
+        return self._launcher.pid
+
     def wait_until_ready(self) -> None:
         """Waits for /health, and for the first figures."""
         deadline = time.monotonic() + _READY_SECONDS

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from speculation.bench.cycle_cost import Point, measure, points
+from speculation.bench.cycle_cost.point import Point, measure, points
 from speculation.simulate.fit import Costs, Run, fit, predict
 from workers.shared.errors import ConfigError
 
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             for point in tqdm(grid(), unit="run"):
-                row = measure(point, options.tokens, Path(folder) / "serve.log")
+                row = measure(point, options.tokens, Path(folder) / "serve.log").row
                 speed = row.tokens_per_second
                 runs.append(Run(point.stages, point.stage_ms, point.delta, row.acceptance, speed, point.drafts))
     except ConfigError as failure:

@@ -31,6 +31,11 @@ class PingRounds:
         """A client asks for a status."""
         self._waiting.append((client, number))
 
+    @property
+    def urgent(self) -> bool:
+        """Whether a ping is to be sent without waiting for the interval to pass."""
+        return bool(self._waiting) and not self._missing
+
     def due(self, now: float, limit: float) -> int | None:
         """The number of the ping to send now, if one is to be sent.
 

@@ -199,6 +199,8 @@ class Schedule:
 
     def count(self, kind: FrameKind) -> int:
         """Frames of a kind that are in flight."""
+        if kind == "prompt" and (not self.in_flight or self.in_flight[0].position >= self._given):
+            return 0  # at every token
         return sum(self.kind(frame.position) == kind for frame in self.in_flight)
 
     def kind(self, position: int) -> FrameKind:

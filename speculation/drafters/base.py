@@ -92,6 +92,7 @@ class Drafter(ABC):
     """
 
     anchors: tuple[int, ...] = ()  # hidden states of the target that it wants tapped, by index; 0 is never among them
+    cheap: bool = False  # work ahead costs next to nothing: it is done whether the drafter is chosen or not
     parts: Mapping[str, "Drafter"] = MappingProxyType({})  # that it asks, by name; it tells them what happens
 
     def kept(self) -> int | None:

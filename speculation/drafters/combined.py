@@ -96,6 +96,11 @@ class CombinedDrafter(DrafterWrapper):
         self._inner.rejected(position, epoch)
         self._ngram.rejected(position, epoch)
 
+    def advance(self) -> bool:
+        """The work ahead of both."""
+        more = self._ngram.advance()
+        return self._inner.advance() or more
+
     def draft(self, tokens: Sequence[int]) -> Answer:
         """The better guess; where the module has to be asked, its guess is waited for."""
         position = len(tokens)

@@ -11,6 +11,7 @@ import torch
 from speculation.drafters.base import PENDING, Answer, Drafter, Start, chunk_end
 from speculation.drafters.candidates import draft_from
 from workers.model.shard import Shard
+from workers.sampling.history import History
 from workers.sampling.sampler import Sampler
 from workers.shared.messages import Sampling
 
@@ -29,6 +30,7 @@ class ModelDrafter(Drafter):
         self._held: list[int] = []  # the tokens whose keys and values are in the slot
         self._sampling = Sampling(seed=0)
         self._final: list[int] = []  # prompt and verified tokens
+        self._history = History(0, self._sampling)  # of the newest draft
         self._prompt_tokens = 0
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
@@ -40,6 +42,7 @@ class ModelDrafter(Drafter):
         self.rejected(common, start.epoch)
         self._sampling = sampling
         self._final = list(prompt)
+        self._history = History(len(prompt), sampling)
         self._prompt_tokens = len(prompt)
 
     def verified(self, tokens: Sequence[int], count: int) -> None:
@@ -66,8 +69,8 @@ class ModelDrafter(Drafter):
         if self._chunk_end() is not None:
             return PENDING
         logits = self._shard.logits(self._compute(tokens, count))
-        prompt, output = tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
-        return draft_from(logits, self._sampler, self._sampling, count, prompt, output)
+        self._history.follow(tokens, len(self._final))
+        return draft_from(logits, self._sampler, self._sampling, count, self._history)
 
     def _common(self, prompt: Sequence[int]) -> int:
         """Leading positions of `prompt` that are held."""

@@ -7,6 +7,8 @@ from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.messages import Sampling
 
+_PIECE = 256  # tokens, which take a fraction of a millisecond
+
 
 def load(engine: EngineConfig, vocab_size: int) -> "Callable[[int], NgramDrafter]":
     """See `Loader`."""
@@ -19,20 +21,33 @@ def load(engine: EngineConfig, vocab_size: int) -> "Callable[[int], NgramDrafter
 class NgramDrafter(Drafter):
     """Looks the longest suffix up in prompt and verified output; the latest earlier occurrence wins."""
 
+    cheap = True
+
     def __init__(self, longest: int, shortest: int) -> None:
         if not 1 <= shortest <= longest:
             raise ValueError("an n-gram drafter needs 1 <= shortest <= longest")
         self._lengths = range(longest, shortest - 1, -1)
         self._follower: dict[tuple[int, ...], int] = {}
+        self._prompt: Sequence[int] = ()
+        self._indexed = 0  # positions of the prompt
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
-        """Indexes the prompt."""
+        """Forgets the text before; the prompt is indexed by `advance`, or when it is first needed."""
         self._follower.clear()
-        for end in range(1, len(prompt)):
-            self._index(prompt, end)
+        self._prompt = prompt
+        self._indexed = 0
+
+    def advance(self) -> bool:
+        """Indexes a piece of the prompt: samples of others do not wait for all of a long one."""
+        end = min(self._indexed + _PIECE, len(self._prompt))
+        for position in range(self._indexed, end):
+            self._index(self._prompt, position)
+        self._indexed = end
+        return end < len(self._prompt)
 
     def verified(self, tokens: Sequence[int], count: int) -> None:
         """Indexes the newest verified token under the n-grams before it."""
+        self._finish_prompt()
         self._index(tokens, count - 1)
 
     def hindsight(self, tokens: Sequence[int], count: int) -> Draft | None:
@@ -41,6 +56,7 @@ class NgramDrafter(Drafter):
 
     def look_up(self, tokens: Sequence[int], end: int | None = None) -> tuple[int, int] | None:
         """The token that followed the longest known suffix of `tokens[:end]`, and that suffix's length."""
+        self._finish_prompt()
         end = len(tokens) if end is None else end
         for length in self._lengths:
             if length <= end:
@@ -56,6 +72,10 @@ class NgramDrafter(Drafter):
     @staticmethod
     def _draft(found: tuple[int, int] | None) -> Draft | None:
         return None if found is None else Draft((found[0],))
+
+    def _finish_prompt(self) -> None:
+        while self._indexed < len(self._prompt):
+            self.advance()
 
     def _index(self, tokens: Sequence[int], end: int) -> None:
         for length in self._lengths:

@@ -15,6 +15,7 @@ from speculation.drafters.base import PENDING, Answer, Drafter, Start, chunk_end
 from speculation.drafters.candidates import draft_from
 from speculation.pdm.module import DraftModule
 from speculation.pdm.runtime import DraftRuntime
+from workers.sampling.history import History
 from workers.sampling.sampler import Sampler
 from workers.shared.messages import Sampling, Tap
 
@@ -47,6 +48,7 @@ class PdmDrafter(Drafter):
         self._embedded = 0  # positions whose column 0 is filled
         self._sources = _sources(features)
         self._sampling = Sampling(seed=0)
+        self._history = History(0, self._sampling)  # of the newest draft
         self._prompt_tokens = 0
         self._verified = 0
         self._origins = [(0, 0)]  # epochs of this request, each with its first position
@@ -63,6 +65,7 @@ class PdmDrafter(Drafter):
         self._runtime.reset(start.reused)
         self._keep(start.reused)
         self._sampling = sampling
+        self._history = History(len(prompt), sampling)
         self._prompt_tokens = len(prompt)
         self._verified = 0
         self._origins = [(start.epoch, 0)]
@@ -119,8 +122,8 @@ class PdmDrafter(Drafter):
         first = plan.rows[0].position
         logits = self._runtime.draft(plan, self._buffer[first : newest + 1])
         self._logits[self._draft_to_target] = logits
-        prompt, output = tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
-        return draft_from(self._logits, self._sampler, self._sampling, len(tokens), prompt, output)
+        self._history.follow(tokens, self._verified)
+        return draft_from(self._logits, self._sampler, self._sampling, len(tokens), self._history)
 
     def _copy(self, source: "PdmDrafter", positions: int) -> None:
         """Takes over what the drafter of another slot has of its first `positions`."""

@@ -35,9 +35,13 @@ class SwitchedDrafter(DrafterWrapper):
         self._inner.verified(tokens, count)
 
     def advance(self) -> bool:
-        """The chosen one's work ahead."""
-        way = self._way()
-        return way is not None and way.advance()
+        """The work ahead of the chosen one, and of those for which it costs next to nothing."""
+        chosen = self._way()
+        more = chosen is not None and chosen.advance()
+        for way in self._ways.values():
+            if way.cheap and way is not chosen:
+                more = way.advance() or more
+        return more
 
     def draft(self, tokens: Sequence[int]) -> Answer:
         """The chosen one's answer."""

@@ -14,6 +14,7 @@ from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from workers.model.reference import load_reference
+from workers.sampling.history import History
 from workers.sampling.sampler import Sampled, Sampler
 from workers.shared.messages import Sampling
 
@@ -30,13 +31,13 @@ class RecordingSampler(Sampler):
         logits: Tensor,
         sampling: Sampling,
         position: int,
-        prompt: Sequence[int],
-        output: Sequence[int],
-        allowed: bytes | None = None,
+        history: History,
+        allowed: Tensor | None = None,
+        noise: Tensor | None = None,
     ) -> Sampled:
         self.seen[position] = logits.clone()
-        assert len(prompt) + len(output) == position
-        return super().sample(logits, sampling, position, prompt, output, allowed)
+        assert len(history) == position
+        return super().sample(logits, sampling, position, history, allowed, noise)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 import zmq
 
 from speculation.stage_lines import StageLines, open_lines
+from speculation.wakeup import Wakeup
 from workers.shared.bus import encode
 from workers.shared.config import Endpoints
 from workers.shared.errors import PeerLost
@@ -34,12 +35,11 @@ class Rank0:
     """Its end of the channels to one stage."""
 
     def __init__(self, context: "zmq.Context[Any]", endpoints: Endpoints) -> None:
-        self.lines: StageLines = open_lines(context, endpoints, None)
-        self._poller = zmq.Poller()
-        self.lines.register(self._poller)
+        self._wakeup = Wakeup()
+        self.lines: StageLines = open_lines(context, endpoints, None, self._wakeup)
 
     def wait(self, seconds: float = PATIENCE) -> None:
-        self.lines.noticed(dict(self._poller.poll(seconds * 1000)))
+        self.lines.noticed(self._wakeup.wait(seconds))
 
 
 @pytest.fixture

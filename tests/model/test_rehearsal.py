@@ -40,6 +40,9 @@ class Sampler:
     def open(self, message: Open) -> None:
         pass
 
+    def prepare(self) -> None:
+        pass
+
     def finish(self, frame: Frame, hidden: Tensor) -> Sample:
         if not frame.wants_sample:
             return Sample(frame.sequence, frame.epoch, frame.end)
@@ -92,8 +95,10 @@ class Instant:
 
     hidden_size, dtype, device, weight_bytes, kv_bytes = 4, torch.float32, torch.device("cpu"), 0, 0
 
-    def observe(self, anchors: object) -> None:
+    def observe(self, *_: object) -> None:
         pass
+
+    copy = release = observe
 
     def forward(self, *_: object) -> Tensor:
         return HIDDEN

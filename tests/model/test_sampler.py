@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from workers.sampling.gumbel_noise import gumbel
+from workers.sampling.history import History
 from workers.sampling.sampler import Sampler
 from workers.shared.messages import Sampling
 
@@ -71,6 +72,10 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+def text(sampling: Sampling, prompt: list[int], output: Sequence[int] = ()) -> History:
+    return History(len(prompt), sampling, [*prompt, *output])
+
+
 def check(logits: list[float], sampling: Sampling, position: int, prompt: list[int], output: list[int]) -> None:
     """One draw equals the oracle's, unless rounding could decide it."""
     given_logits = torch.tensor(logits)
@@ -84,7 +89,9 @@ def check(logits: list[float], sampling: Sampling, position: int, prompt: list[i
         best, second = sorted(scores, reverse=True)[:2]
         assume(best - second > 1e-4)
         expected = scores.index(best)
-    token, logprobs, _ = Sampler(VOCABULARY, CPU).sample(given_logits, sampling, position, prompt, output)
+    token, logprobs, _ = Sampler(VOCABULARY, CPU).sample(
+        given_logits, sampling, position, text(sampling, prompt, output)
+    )
     assert token == expected
     assert logprobs is None
     assert given_logits.tolist() == logits, "the caller's logits were changed"
@@ -127,7 +134,7 @@ def test_greedy_takes_the_first_maximum(logits: list[float], parameters: dict[st
 
 
 def draw(logits: list[float], sampling: Sampling, position: int = 0) -> int:
-    return Sampler(len(logits), CPU).sample(torch.tensor(logits), sampling, position, [0], [])[0]
+    return Sampler(len(logits), CPU).sample(torch.tensor(logits), sampling, position, text(sampling, [0]))[0]
 
 
 @pytest.mark.parametrize("top_p", [1e-30, 1e-9, 0.2])
@@ -176,7 +183,7 @@ def test_tiny_temperature_is_greedy() -> None:
 def test_logprobs_are_of_the_raw_logits() -> None:
     logits = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(1))
     sampling = Sampling(seed=3, temperature=0.2, logit_bias={5: 50.0}, top_k=2, logprobs=4)
-    token, found, _ = Sampler(VOCABULARY, CPU).sample(logits, sampling, 0, [1], [])
+    token, found, _ = Sampler(VOCABULARY, CPU).sample(logits, sampling, 0, text(sampling, [1]))
     expected = np.log(np.exp(logits.double().numpy()) / np.exp(logits.double().numpy()).sum())
     assert token == 5
     assert found is not None
@@ -189,16 +196,16 @@ def test_logprobs_are_of_the_raw_logits() -> None:
 @pytest.mark.parametrize(("asked", "given_back"), [(0, 0), (3, 3), (99, VOCABULARY)])
 def test_number_of_logprobs(asked: int, given_back: int) -> None:
     sampling = Sampling(seed=0, temperature=0, logprobs=asked)
-    _, found, _ = Sampler(VOCABULARY, CPU).sample(torch.zeros(VOCABULARY), sampling, 0, [1], [])
+    _, found, _ = Sampler(VOCABULARY, CPU).sample(torch.zeros(VOCABULARY), sampling, 0, text(sampling, [1]))
     assert found is not None
     assert len(found.top) == given_back
 
 
 def test_draws_repeat_and_depend_on_seed_and_position() -> None:
     logits = torch.zeros(1000)
-    sampler = Sampler(1000, CPU)
+    sampler, history = Sampler(1000, CPU), text(Sampling(seed=0), [0])
     draws = {
-        (seed, position): [sampler.sample(logits, Sampling(seed=seed), position, [0], [])[0] for _ in range(3)]
+        (seed, position): [sampler.sample(logits, Sampling(seed=seed), position, history)[0] for _ in range(3)]
         for seed in range(10)
         for position in range(10)
     }
@@ -223,14 +230,28 @@ def test_distribution_by_chi_square(parameters: dict[str, Any], over: str) -> No
     prompt, output, draws = [1, 2], [2, 3, 3], 6000
     sampling = Sampling(seed=0, **parameters)
     probabilities = oracle_probabilities(oracle_logits(logits, sampling, prompt, output), sampling)
-    sampler, tensor = Sampler(VOCABULARY, CPU), torch.tensor(logits)
+    sampler, tensor, history = Sampler(VOCABULARY, CPU), torch.tensor(logits), text(sampling, prompt, output)
     counts = [0] * VOCABULARY
     for index in range(draws):
         seed, position = (0, index) if over == "positions" else (index, 17)
-        sampled = sampler.sample(tensor, Sampling(seed=seed, **parameters), position, prompt, output)
+        sampled = sampler.sample(tensor, Sampling(seed=seed, **parameters), position, history)
         counts[sampled.token] += 1
         assert sampled.probability == pytest.approx(probabilities[sampled.token], rel=1e-4)
     assert not any(count for count, p in zip(counts, probabilities, strict=True) if p == 0)
     terms = [(count - draws * p) ** 2 / (draws * p) for count, p in zip(counts, probabilities, strict=True) if p]
     freedom = len(terms) - 1
     assert abs(sum(terms) - freedom) < 6 * math.sqrt(2 * freedom)
+
+
+@given(LOGITS, st.fixed_dictionaries(PARAMETERS), TOKENS, TOKENS, st.integers(1, 2**VOCABULARY - 1))
+def test_what_was_worked_out_before_changes_nothing(
+    logits: list[float], parameters: dict[str, Any], prompt: list[int], output: list[int], allowed: int
+) -> None:
+    sampler, sampling = Sampler(VOCABULARY, CPU), Sampling(seed=5, **parameters)
+    history, tensor = text(sampling, prompt, output), torch.tensor(logits)
+    mask = sampler.mask(allowed.to_bytes(2, "little"))
+    assert mask.tolist() == [bool(allowed >> token & 1) for token in range(VOCABULARY)]
+    assume(math.isfinite(float(sampler.shape(tensor, sampling, history, mask).max())))
+    late = sampler.sample(tensor, sampling, 7, history, mask)
+    assert sampler.sample(tensor, sampling, 7, history, mask, sampler.noise(sampling, 7)) == late
+    assert sampler.sample(tensor, sampling, 7, history, mask, gumbel(5, 7, VOCABULARY, CPU)) == late

@@ -53,6 +53,7 @@ class TailByChance:
     """Wraps a tail: a draft becomes the sample with a given probability, and otherwise another token does."""
 
     def __init__(self, tail: SamplingHead, channel: EavesdroppingChannel, vocab_size: int, acceptance: float) -> None:
+        self.prepare = tail.prepare
         self._tail = tail
         self._channel = channel
         self._vocab_size = vocab_size

@@ -22,7 +22,8 @@ class DelayedOutbound:
 
     def send(self, frame: Frame, hidden: Tensor) -> None:
         """See `Outbound`."""
-        self._queue.put((time.perf_counter_ns() + self._latency_ns, frame, hidden))
+        due = time.perf_counter_ns() + self._latency_ns
+        self._queue.put((due, frame, hidden.clone()))  # whose memory may be used again
 
     def close(self) -> None:
         """Delivers what is on its way; see `Outbound`."""

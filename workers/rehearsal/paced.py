@@ -72,6 +72,7 @@ class PacedTail:
 
     def __init__(self, tail: SamplingHead, pace: Pace, timings: StageTimings) -> None:
         self.open = tail.open
+        self.prepare = tail.prepare
         self._tail = tail
         self._pace = pace
         self._timings = timings

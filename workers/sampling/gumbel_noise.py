@@ -17,14 +17,19 @@ _BITS = 52  # of the hash that are used: with one bit for the half, the most tha
 
 
 def gumbel(seed: int, position: int, size: int, device: torch.device) -> Tensor:
-    """Standard Gumbel noise for the tokens 0..size-1 at `position`: float32 [size], always finite.
+    """Standard Gumbel noise for the tokens 0..size-1 at `position`: float32 [size], always finite."""
+    return gumbel_of(seed, position, torch.arange(size, dtype=torch.int64, device=device))
+
+
+def gumbel_of(seed: int, position: int, tokens: Tensor) -> Tensor:
+    """Standard Gumbel noise for `tokens`, int64 [n], at `position`: float32 [n], always finite.
 
     Any integers will do for `seed` and `position`. The hash is exact on every device; only the two logarithms round
     as the device does.
     """
     key = _mix(_mix(seed) + position * _INCREMENT)
     # Integers wrap around in torch as they do in C, on every device.
-    words = torch.arange(size, dtype=torch.int64, device=device).mul_(_signed(_INCREMENT)).add_(_signed(key))
+    words = (tokens * _signed(_INCREMENT)).add_(_signed(key))
     words = words.bitwise_xor_(_shifted(words, 30)).mul_(_signed(_FIRST))
     words = words.bitwise_xor_(_shifted(words, 27)).mul_(_signed(_SECOND))
     words = words.bitwise_xor_(_shifted(words, 31))

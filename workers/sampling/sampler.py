@@ -5,14 +5,14 @@ position gets the same token however often it is computed, and with whatever dra
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from workers.sampling.gumbel_noise import gumbel
+from workers.sampling.gumbel_noise import gumbel, gumbel_of
+from workers.sampling.history import History
 from workers.shared.messages import Sampling, TokenLogprobs
 
 _SMALL_NUCLEUS = 1024  # tokens
@@ -34,72 +34,78 @@ class Sampler:
         self._vocab_size = vocab_size
         self._device = device
 
-    @torch.inference_mode()
     def sample(
         self,
         logits: Tensor,
         sampling: Sampling,
         position: int,
-        prompt: Sequence[int],
-        output: Sequence[int],
-        allowed: bytes | None = None,
+        history: History,
+        allowed: Tensor | None = None,
+        noise: Tensor | None = None,
     ) -> Sampled:
         """The token at absolute `position`, from float32 logits [vocab_size], which are left as they are.
 
-        `prompt` and `output` are exactly the tokens before that position. All token ids in `sampling` must be below
-        `vocab_size` (the server has checked). `allowed` has a bit for each token that a grammar permits here, least
-        significant bit first. Log-probabilities are those of the logits as they come.
+        `history` is exactly the tokens before that position. All token ids in `sampling` must be below `vocab_size`
+        (the server has checked). `allowed` is the `mask` of what a grammar permits here, and `noise` what `noise` gives
+        for the position; without it, it is computed now. Log-probabilities are those of the logits as they come.
         """
-        shaped = self.shape(logits, sampling, prompt, output, allowed)
-        token = int(self.perturb(shaped, sampling, position).argmax())
+        shaped = self.shape(logits, sampling, history, allowed)
+        token = int(self.perturb(shaped, sampling, position, noise).argmax())
         return Sampled(
             token,
             None if sampling.logprobs is None else token_logprobs(logits, token, sampling.logprobs),
             None if sampling.temperature == 0 else float(shaped[token].exp()),
         )
 
-    @torch.inference_mode()
-    def shape(
-        self,
-        logits: Tensor,
-        sampling: Sampling,
-        prompt: Sequence[int],
-        output: Sequence[int],
-        allowed: bytes | None = None,
-    ) -> Tensor:
+    def mask(self, allowed: bytes) -> Tensor:
+        """What `sample` takes, bool [vocab_size], of a bit for each token that is permitted, the least first."""
+        return _unpack(allowed, self._vocab_size, self._device)
+
+    def noise(self, sampling: Sampling, position: int) -> Tensor | None:
+        """The noise of `position`, float32 [vocab_size], which depends on nothing else and may be had before.
+
+        None where few tokens will need any, and which ones is not known yet.
+        """
+        if sampling.temperature == 0 or _truncates(sampling):
+            return None
+        return gumbel(sampling.seed, position, self._vocab_size, self._device)
+
+    def shape(self, logits: Tensor, sampling: Sampling, history: History, allowed: Tensor | None = None) -> Tensor:
         """Log-probabilities [vocab_size] of the distribution to sample from; for greedy decoding, logits."""
-        processed = self._reshape(logits, sampling, prompt, output)
+        processed = self._reshape(logits, sampling, history)
         if allowed is not None:
-            processed = processed.masked_fill(~_unpack(allowed, self._vocab_size, self._device), -torch.inf)
+            processed = processed.masked_fill(~allowed, -torch.inf)
         if sampling.temperature == 0:
             return processed
         return _truncate(_scale(processed, sampling.temperature), sampling).log_softmax(0)
 
-    @torch.inference_mode()
-    def perturb(self, shaped: Tensor, sampling: Sampling, position: int) -> Tensor:
+    def perturb(self, shaped: Tensor, sampling: Sampling, position: int, noise: Tensor | None = None) -> Tensor:
         """What `sample` takes the largest of, [vocab_size]; drafters order their candidates by the same rule.
 
         A drafter that adds the target's own noise to its distribution agrees with it as often as can be.
         """
         if sampling.temperature == 0:
             return shaped
-        return shaped + gumbel(sampling.seed, position, self._vocab_size, self._device)
+        if noise is None and _truncates(sampling):
+            tokens = (shaped > -torch.inf).nonzero().squeeze(1)
+            return shaped.index_add(0, tokens, gumbel_of(sampling.seed, position, tokens))
+        return shaped + (gumbel(sampling.seed, position, self._vocab_size, self._device) if noise is None else noise)
 
-    def _reshape(self, logits: Tensor, sampling: Sampling, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
+    def _reshape(self, logits: Tensor, sampling: Sampling, history: History) -> Tensor:
         """Logits after bias, penalties and `min_tokens`; the same tensor where none of them applies."""
         result = logits
         if sampling.logit_bias:
             result = result.index_add(0, self._ids(sampling.logit_bias), self._floats(sampling.logit_bias.values()))
-        if sampling.repetition_penalty != 1:
-            ids = self._ids({*prompt, *output})
+        if history.seen:
+            ids = history.seen.ids.to(self._device)
             seen = result[ids]
             penalised = torch.where(seen > 0, seen / sampling.repetition_penalty, seen * sampling.repetition_penalty)
             result = result.index_copy(0, ids, penalised)
-        if output and (sampling.presence_penalty or sampling.frequency_penalty):
-            counts = Counter(output)
-            change = [-sampling.presence_penalty - sampling.frequency_penalty * count for count in counts.values()]
-            result = result.index_add(0, self._ids(counts), self._floats(change))
-        if sampling.end_tokens and len(output) < sampling.min_tokens:
+        if history.output:
+            counts = history.output.counts.double()
+            change = (-sampling.presence_penalty - sampling.frequency_penalty * counts).float()
+            result = result.index_add(0, history.output.ids.to(self._device), change.to(self._device))
+        if sampling.end_tokens and history.outputs < sampling.min_tokens:
             result = result.index_fill(0, self._ids(sampling.end_tokens), -torch.inf)
         return result
 
@@ -115,6 +121,11 @@ def _unpack(mask: bytes, vocab_size: int, device: torch.device) -> Tensor:
     packed = torch.frombuffer(bytearray(mask), dtype=torch.uint8).unsqueeze(1)
     bits = (packed >> torch.arange(8, dtype=torch.uint8)) & 1
     return bits.flatten()[:vocab_size].bool().to(device)
+
+
+def _truncates(sampling: Sampling) -> bool:
+    """Whether most tokens are excluded before the draw."""
+    return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
 
 
 def _scale(logits: Tensor, temperature: float) -> Tensor:
@@ -149,7 +160,6 @@ def _nucleus_floor(probabilities: Tensor, top_p: float) -> Tensor:
     return ordered[-1]  # rounding keeps the sum of all of them below top_p
 
 
-@torch.inference_mode()
 def token_logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:
     """Of `token` and of the `count` most likely ones, from raw `logits` [vocabulary]."""
     logprobs = logits.log_softmax(0)

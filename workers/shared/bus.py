@@ -19,9 +19,12 @@ _HEARTBEAT_MS = 1000
 Message = TypeVar("Message")
 
 
+_ENCODER = msgspec.msgpack.Encoder()
+
+
 def encode(message: msgspec.Struct) -> bytes:
     """MessagePack bytes of a tagged message."""
-    return msgspec.msgpack.encode(message)
+    return _ENCODER.encode(message)
 
 
 class Dropped:

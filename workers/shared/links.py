@@ -8,10 +8,10 @@ import mmap
 import os
 import select
 import socket
+import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
 
 from workers.shared.endpoints import socket_path
 from workers.shared.errors import PeerLost
@@ -22,7 +22,8 @@ INLINE = 64 * 1024  # bytes; a larger message goes as a file
 _HUNG_UP = select.POLLHUP | select.POLLERR
 _BACKLOG = 16
 _RETRY_SECONDS = 0.02  # between two attempts to reach a process that does not listen yet
-_WHOLE, _FILE = b"w", b"f"  # the first byte of a packet
+_FILE = b"f"  # what goes with a descriptor
+_LIMIT = struct.Struct("@ll")  # timeval: seconds, microseconds
 _ONE_DESCRIPTOR = socket.CMSG_LEN(4)
 _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
@@ -34,12 +35,15 @@ class Link:
         """`peer` is who is at the other end, for error messages."""
         self._socket = connected
         self._peer = peer
-        self._buffer = bytearray(INLINE + 1)
+        self.memory = bytearray(INLINE)  # where messages are received, but for those that come as files
+        self._view = memoryview(self.memory)
         self._kept: deque[bytes] = deque()
         self._readable = select.poll()
         self._readable.register(connected, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(connected, select.POLLOUT)
+        self._either = select.poll()
+        self._either.register(connected, select.POLLIN | select.POLLOUT)
 
     def fileno(self) -> int:
         """For pollers: readable when a message has arrived or the peer has gone."""
@@ -55,15 +59,15 @@ class Link:
         """Whether messages wait for room in the kernel; `flush` sends them once the socket is writable."""
         return bool(self._kept)
 
-    def send(self, *parts: Buffer) -> None:
-        """Sends a message, given in parts, behind all earlier ones; the parts may be reused. Raises `PeerLost`."""
-        if self._kept or not self._try(parts):
-            self._kept.append(b"".join(parts))
+    def send(self, message: Buffer) -> None:
+        """Sends a message of one byte or more, behind all earlier ones; it may be reused. Raises `PeerLost`."""
+        if self._kept or not self._try(message):
+            self._kept.append(bytes(message))
             self.flush()
 
     def flush(self) -> None:
         """Sends what was kept, as far as the kernel takes it; raises `PeerLost`."""
-        while self._kept and self._try((self._kept[0],)):
+        while self._kept and self._try(self._kept[0]):
             self._kept.popleft()
 
     def drain(self, seconds: float) -> None:
@@ -74,46 +78,65 @@ class Link:
             self.flush()
 
     def wait(self, seconds: float | None) -> bool:
-        """Whether a message, or the peer's end, arrives within `seconds`; None waits for ever."""
-        return bool(self._readable.poll(None if seconds is None else seconds * 1000))
+        """Whether a message, or the peer's end, arrives within `seconds`; None waits for ever.
+
+        What is kept is sent meanwhile. Raises `PeerLost`.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self._kept:
+            events = self._either.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000)
+            if not events or events[0][1] & ~select.POLLOUT:
+                return bool(events)
+            self.flush()
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return bool(self._readable.poll(None if left is None else left * 1000))
+
+    def limit(self, seconds: float) -> None:
+        """How long `take` waits."""
+        whole = int(seconds)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LIMIT.pack(whole, int((seconds - whole) * 1e6)))
 
     def receive(self) -> memoryview | None:
         """The next message, valid until the next call; None where none has arrived. Raises `PeerLost`."""
-        if not self._readable.poll(0):
-            return None
-        return self.take()
+        return self.take(socket.MSG_DONTWAIT)
 
-    def take(self) -> memoryview:
-        """The next message, waiting for it as long as it takes; valid until the next call. Raises `PeerLost`."""
+    def take(self, flags: int = 0) -> memoryview | None:
+        """The next message, valid until the next call; None where none arrives within the `limit`, if there is one.
+
+        Waits in the call that receives: one system call, and nothing else between the message and its reader. Raises
+        `PeerLost`.
+        """
         try:
-            size, ancillary, _, _ = self._socket.recvmsg_into((self._buffer,), _ONE_DESCRIPTOR)
+            size, ancillary, _, _ = self._socket.recvmsg_into((self.memory,), _ONE_DESCRIPTOR, flags)
+        except BlockingIOError:
+            return None
         except OSError as error:
             raise PeerLost(f"{self._peer} has gone: {error.strerror}") from error
         if size == 0:
             raise PeerLost(f"{self._peer} has gone")
-        return memoryview(self._buffer)[1:size] if not ancillary else _contents(ancillary[0][2])
+        return _contents(ancillary[0][2]) if ancillary else self._view[:size]
 
     def close(self) -> None:
         """Ends the connection; what is kept is lost."""
         self._socket.close()
 
-    def _try(self, parts: Sequence[Buffer]) -> bool:
+    def _try(self, message: Buffer) -> bool:
         try:
-            if sum(memoryview(part).nbytes for part in parts) <= INLINE:
-                self._socket.sendmsg((_WHOLE, *parts), (), _AT_ONCE)
+            if len(message) <= INLINE:
+                self._socket.send(message, _AT_ONCE)
             else:
-                self._send_file(parts)
+                self._send_file(message)
         except BlockingIOError:
             return False
         except OSError as error:
             raise PeerLost(f"{self._peer} has gone: {error.strerror}") from error
         return True
 
-    def _send_file(self, parts: Sequence[Buffer]) -> None:
+    def _send_file(self, message: Buffer) -> None:
         descriptor = os.memfd_create("message")
         try:
             with open(descriptor, "wb", closefd=False) as file:
-                file.writelines(parts)
+                file.write(message)
             socket.send_fds(self._socket, [_FILE], [descriptor], _AT_ONCE)
         finally:
             os.close(descriptor)

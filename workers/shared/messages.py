@@ -116,6 +116,20 @@ class Compiled(msgspec.Struct, frozen=True, array_like=True, tag="compiled"):
     number: Natural
 
 
+class Tap(msgspec.Struct, frozen=True, array_like=True, tag="tap"):
+    """Hidden states of one computed frame, for the draft module. Taps of one stage come in frame order.
+
+    The last stage's go with its samples.
+    """
+
+    stage: Natural
+    sequence: Natural
+    epoch: Natural
+    position: Natural  # of the frame's first token
+    dtype: str  # a torch dtype's name
+    data: bytes  # [tokens, anchors that this stage owns, hidden]
+
+
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     """A live frame has left the last stage: every token that is determined by it.
 
@@ -131,22 +145,12 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     error: str | None = None  # why no token could be sampled after these; ends the request, not the engine
     probabilities: tuple[float, ...] = ()  # of the tokens, where they are not greedy
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # if asked for: of the frame's tokens, but the prompt's first
+    tap: Tap | None = None  # of the last stage, if it was asked for any
 
     @property
     def end(self) -> int:
         """Position after the last token."""
         return self.position + len(self.tokens)
-
-
-class Tap(msgspec.Struct, frozen=True, array_like=True, tag="tap"):
-    """Hidden states of one computed frame, for the draft module. Taps of one stage come in frame order."""
-
-    stage: Natural
-    sequence: Natural
-    epoch: Natural
-    position: Natural  # of the frame's first token
-    dtype: str  # a torch dtype's name
-    data: bytes  # [tokens, anchors that this stage owns, hidden]
 
 
 class StageTimings(msgspec.Struct):

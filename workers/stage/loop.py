@@ -6,6 +6,7 @@ this is the shell around them.
 
 import time
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -21,7 +22,6 @@ from workers.shared.messages import (
     Pong,
     Rollback,
     Sample,
-    Shutdown,
     StageTimings,
     Tap,
 )
@@ -45,6 +45,7 @@ class Stage:
         self._leaving = False
         self._reporting = False
 
+    @torch.inference_mode()
     def run(self) -> None:
         """Works until told to shut down. Every announced frame crosses to the next stage, computed or not."""
         clock, timings = time.perf_counter_ns, self.timings
@@ -82,13 +83,18 @@ class Stage:
         elif sample is not None:
             if sample.tokens:
                 self._lookahead.sampled(frame, sample)
+            if taps:  # one message wakes rank 0 once
+                sample = msgspec.structs.replace(sample, tap=_tap(self.index, frame, taps))
             self._channel.report(sample)
-        if taps:  # after what the next stage, or rank 0, waits for
+        if taps and self._outbound is not None:  # after what the next stage waits for
             self._channel.report(_tap(self.index, frame, taps))
-        timings.send_ns += (now := clock()) - mark
+        mark, timings.send_ns = (now := clock()), timings.send_ns + now - mark
         if self._reporting:
             self._channel.report(Passage(self.index, frame.index, now, now - started, alive))
-        return now
+        if sample is not None and self._tail is not None:
+            self._tail.prepare()
+            mark, timings.sample_ns = (now := clock()), timings.sample_ns + now - mark
+        return mark
 
     def _open(self, message: Open) -> None:
         """A request takes a slot over. What it begins with went through this stage before rank 0 knew of it."""
@@ -105,7 +111,15 @@ class Stage:
 
     def _listen(self, *, wait: bool) -> None:
         for message in self._channel.heard(wait=wait):
-            if isinstance(message, Ping):
+            if isinstance(message, Frame):
+                self._lookahead.hear(message)
+            elif isinstance(message, Rollback):
+                self._layers.release(message.sequence, message.kept)
+                self._lookahead.hear(message)
+            elif isinstance(message, Open):
+                self._open(message)
+                self._lookahead.hear(message)
+            elif isinstance(message, Ping):
                 self._channel.report(Pong(message.number, self.index, self.timings))
             elif isinstance(message, Observe):
                 self._layers.observe(message.anchors)
@@ -114,14 +128,8 @@ class Stage:
             elif isinstance(message, Compile):
                 if self._compiler is not None:
                     self._compiler.compile(message)
-            elif isinstance(message, Shutdown):
-                self._leaving = True
             else:
-                if isinstance(message, Open):
-                    self._open(message)
-                elif isinstance(message, Rollback):
-                    self._layers.release(message.sequence, message.kept)
-                self._lookahead.hear(message)
+                self._leaving = True
         if self._compiler is not None:
             for number in self._compiler.finished():
                 self._channel.report(Compiled(self.index, number))

@@ -67,6 +67,9 @@ class SamplingHead(Protocol):
     def finish(self, frame: Frame, hidden: Tensor) -> Sample:
         """Samples after a live frame whose hidden states are `hidden` `[T, H]`."""
 
+    def prepare(self) -> None:
+        """Called when the sample is on its way: what can be done for the next one before its frame comes."""
+
 
 @dataclass
 class StageParts:

@@ -4,10 +4,12 @@ The last stage samples every position exactly as plain decoding would ("sampled 
 draft is accepted if and only if it equals the sample, and speculation cannot change the output.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
+from workers.sampling.history import History
 from workers.sampling.sampler import Sampler
 from workers.shared.frames import Frame
 from workers.shared.grammar import GrammarFailed, GrammarMatcher, Grammars
@@ -16,24 +18,31 @@ from workers.stage.parts import Layers
 from workers.stage.prompt_scores import PromptScores
 
 
+class _Ahead(NamedTuple):
+    """What was worked out for a position before its frame came."""
+
+    position: int
+    allowed: Tensor | None  # the grammar's mask
+    noise: Tensor | None
+
+
 @dataclass
 class _Slot:
     sampling: Sampling
-    prompt_tokens: int
+    history: History
     matcher: GrammarMatcher | None
     scores: PromptScores | None = None  # if the request asked for them
-    prompt: list[int] = field(default_factory=list)
-    output: list[int] = field(default_factory=list)
+    ahead: _Ahead | None = None
 
     def write(self, position: int, tokens: tuple[int, ...]) -> None:
         """Overwrites everything from `position` on. A frame lies in the prompt or in the output, never in both."""
-        part, start = self.prompt, position
-        if position >= self.prompt_tokens:
-            part, start = self.output, position - self.prompt_tokens
-            if self.matcher is not None:
-                self.matcher.write(start, tokens)
-        del part[start:]
-        part.extend(tokens)
+        history = self.history
+        if history.tokens[position:] == list(tokens):
+            return  # the newest sample's own frame, as foreseen
+        self.ahead = None
+        history.write(position, tokens)
+        if self.matcher is not None and position >= history.prompt_tokens:
+            self.matcher.write(position - history.prompt_tokens, tokens)
 
 
 class Tail:
@@ -45,6 +54,7 @@ class Tail:
         self._grammars = grammars
         self._sampler = sampler
         self._slots: dict[int, _Slot] = {}
+        self._newest: Sample | None = None  # the last one with tokens, until its follower is prepared
 
     def open(self, message: Open) -> None:
         """A new request takes a slot over."""
@@ -53,10 +63,12 @@ class Tail:
         if sampling.grammar is not None and self._grammars is not None:
             matcher = GrammarMatcher(self._grammars, sampling.grammar)
         before = self._slots.get(message.holder)
-        prompt = [] if before is None else before.prompt[: message.reused]
+        prompt = [] if before is None else before.history.tokens[: message.reused]
         wanted = sampling.prompt_logprobs
         scores = None if wanted is None else PromptScores(self._layers, wanted)
-        self._slots[message.sequence] = _Slot(sampling, message.prompt_tokens, matcher, scores, prompt)
+        history = History(message.prompt_tokens, sampling, prompt)
+        self._slots[message.sequence] = _Slot(sampling, history, matcher, scores)
+        self._newest = None
 
     def finish(self, frame: Frame, hidden: Tensor) -> Sample:
         """Samples after a live frame whose hidden states are `hidden` `[T, H]`.
@@ -65,7 +77,8 @@ class Tail:
         was sampled in its place. Each row goes through head and sampler alone, as in plain decoding.
         """
         slot = self._slots[frame.sequence]
-        first = max(frame.position + 1, slot.prompt_tokens) if frame.wants_sample else frame.end
+        prompt_tokens = slot.history.prompt_tokens
+        first = max(frame.position + 1, prompt_tokens) if frame.wants_sample else frame.end
         slot.write(frame.position, frame.tokens[: first - frame.position])
         tokens: list[int] = []
         logprobs: list[TokenLogprobs] = []
@@ -76,9 +89,8 @@ class Tail:
             row = position - frame.position - 1
             logits = self._layers.logits(hidden[row : row + 1])
             try:
-                sampled = self._sampler.sample(
-                    logits, slot.sampling, position, slot.prompt, slot.output, self._allowed(slot)
-                )
+                allowed, noise = self._foreseen(slot, position)
+                sampled = self._sampler.sample(logits, slot.sampling, position, slot.history, allowed, noise)
             except GrammarFailed as failure:
                 error = str(failure)
                 break
@@ -90,8 +102,8 @@ class Tail:
             if draft is None or tokens[-1] != draft:
                 break
             slot.write(position, (draft,))
-        in_prompt = frame.position < slot.prompt_tokens
-        return Sample(
+        in_prompt = frame.position < prompt_tokens
+        sample = Sample(
             frame.sequence,
             frame.epoch,
             first,
@@ -102,8 +114,36 @@ class Tail:
             slot.scores.add(frame, hidden) if slot.scores is not None and in_prompt else (),
         )
 
+        if tokens and error is None:
+            self._newest = sample
+        return sample
+
+    def prepare(self) -> None:
+        """Works ahead for the position after the newest sample, while nobody waits for it.
+
+        That token is verified: whatever the frames behind it turn out to be, the next one that is alive begins with it.
+        """
+        sample, self._newest = self._newest, None
+        if sample is None:
+            return
+        slot = self._slots[sample.sequence]
+        slot.write(sample.end - 1, sample.tokens[-1:])
+        try:
+            allowed, noise = self._foreseen(slot, sample.end)
+        except GrammarFailed:
+            return  # it will say so again, where there is somebody to hear it
+        slot.ahead = _Ahead(sample.end, allowed, noise)
+
+    def _foreseen(self, slot: _Slot, position: int) -> tuple[Tensor | None, Tensor | None]:
+        """What sampling at `position`, behind the history, needs beside logits; raises `GrammarFailed`."""
+        if slot.ahead is not None and slot.ahead.position == position:
+            return slot.ahead.allowed, slot.ahead.noise
+        permitted = self._permitted(slot)
+        mask = None if permitted is None else self._sampler.mask(permitted)
+        return mask, self._sampler.noise(slot.sampling, position)
+
     @staticmethod
-    def _allowed(slot: _Slot) -> bytes | None:
+    def _permitted(slot: _Slot) -> bytes | None:
         """The tokens that the grammar permits next; None for all of them. Raises `GrammarFailed`."""
         if slot.matcher is not None:
             return slot.matcher.allowed()

@@ -17,6 +17,7 @@ class Inbound(Protocol):
     def receive(self, frame: Frame) -> Tensor:
         """The hidden states `[len(frame.tokens), hidden]` of `frame`, on this stage's device.
 
+        They are valid until the next call: a frame is done with, or copied, before the next one is received.
         Raises `PeerLost` where nothing comes in time and `OutOfStep` where another frame's tensor comes.
         """
 

@@ -1,4 +1,7 @@
-"""What travels over a socket between two stages: a header that names engine and frame, and the tensor's bytes."""
+"""What travels over a socket between two stages: a header that names engine and frame, and the tensor's bytes.
+
+Both ends keep their memory from one frame to the next: what is received is valid until the next frame is.
+"""
 
 import struct
 import time
@@ -12,12 +15,31 @@ from workers.shared.errors import OutOfStep, PeerLost
 from workers.shared.frames import Frame
 
 _HEADER = struct.Struct("<QQQQQ")  # key, announcement number, sequence, epoch, position
-_LOOK_SECONDS = 1.0
+HEADER_BYTES = _HEADER.size
+LOOK_SECONDS = 1.0  # between two looks at whether it is worth while to wait
 
 
-def header(key: int, frame: Frame) -> bytes:
-    """Goes before the tensor of `frame`. `key` is the same 64 bits at both ends of an edge, and nowhere else."""
-    return _HEADER.pack(key, frame.index, frame.sequence, frame.epoch, frame.position)
+class Outgoing:
+    """Messages of an edge's sending end. `key` is the same 64 bits at both ends of an edge, and nowhere else."""
+
+    def __init__(self, key: int) -> None:
+        self._key = key
+        self._message = bytearray()
+        self._tensor: Tensor | None = None  # over the memory of the message, behind its header
+
+    def message(self, frame: Frame, hidden: Tensor) -> bytearray:
+        """The header of `frame` and its hidden states `[T, H]`, of any device; valid until the next call.
+
+        Frames of one shape share their memory.
+        """
+        tensor = self._tensor
+        if tensor is None or tensor.shape != hidden.shape:
+            self._message = bytearray(HEADER_BYTES + hidden.nbytes)
+            tensor = torch.frombuffer(self._message, dtype=hidden.dtype, offset=HEADER_BYTES).view(hidden.shape)
+            self._tensor = tensor
+        _HEADER.pack_into(self._message, 0, self._key, frame.index, frame.sequence, frame.epoch, frame.position)
+        tensor.copy_(hidden)
+        return self._message
 
 
 @dataclass(frozen=True)
@@ -35,23 +57,30 @@ class Incoming:
     def wait(self, frame: Frame, arrives: Callable[[float], bool]) -> None:
         """Returns once something `arrives(seconds)`; raises `PeerLost` where nothing comes for `frame`."""
         started = time.monotonic()
-        while not arrives(_LOOK_SECONDS):
+        while not arrives(LOOK_SECONDS):
             if self.orphaned():
                 raise PeerLost("rank 0 has gone")
             if time.monotonic() - started > self.timeout:
                 raise PeerLost(f"stage {self.stage} waited {self.timeout:g} s for {frame} from stage {self.stage - 1}")
 
-    def recognises(self, message: bytes | bytearray | memoryview) -> bool:
-        """Whether the message is of this engine."""
-        return len(message) >= _HEADER.size and _HEADER.unpack_from(message)[0] == self.key
-
-    def tensor(self, frame: Frame, message: bytearray) -> Tensor:
-        """The hidden states `[T, H]` of `frame`, over the memory of `message`; raises `OutOfStep` for another frame."""
-        _, index, sequence, epoch, position = _HEADER.unpack_from(message)
+    def belongs(self, frame: Frame, message: bytes | bytearray | memoryview) -> bool:
+        """Whether the message is of this engine; raises `OutOfStep` where it is not of `frame`."""
+        if len(message) < HEADER_BYTES:
+            return False
+        key, index, sequence, epoch, position = _HEADER.unpack_from(message)
+        if key != self.key:
+            return False
         if index != frame.index:
             raise OutOfStep(
                 f"stage {self.stage} expected {frame}, stage {self.stage - 1} sent frame {index} "
                 f"(sequence {sequence}, epoch {epoch}, position {position})"
             )
-        flat = torch.frombuffer(message, dtype=self.dtype, offset=_HEADER.size)
-        return flat.view(len(frame.tokens), self.hidden_size).to(self.device)
+        size = HEADER_BYTES + len(frame.tokens) * self.hidden_size * self.dtype.itemsize
+        if len(message) != size:
+            raise OutOfStep(f"stage {self.stage} expected {size} bytes for {frame}, got {len(message)}")
+        return True
+
+    def tensor(self, rows: int, message: bytearray | memoryview) -> Tensor:
+        """The hidden states `[rows, H]` of a message, over its memory where this stage is on the CPU."""
+        flat = torch.frombuffer(message, dtype=self.dtype, offset=HEADER_BYTES, count=rows * self.hidden_size)
+        return flat.view(rows, self.hidden_size).to(self.device)

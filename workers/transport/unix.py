@@ -1,12 +1,11 @@
 """Hidden states over Unix sockets: the default between CPU stages of one host."""
 
-import torch
 from torch import Tensor
 
 from workers.shared.errors import OutOfStep, PeerLost
 from workers.shared.frames import Frame
 from workers.shared.links import Link, Listener, connect
-from workers.transport.incoming import Incoming, header
+from workers.transport.incoming import LOOK_SECONDS, Incoming, Outgoing
 
 
 class UnixOutbound:
@@ -15,7 +14,7 @@ class UnixOutbound:
     def __init__(self, endpoint: str, key: int, stage: int, timeout: float) -> None:
         """Connects with the first tensor, when every stage is ready. The receiver may be busy for `timeout` seconds."""
         self._endpoint = endpoint
-        self._key = key
+        self._outgoing = Outgoing(key)
         self._receiver = f"stage {stage + 1}"
         self._timeout = timeout
         self._link: Link | None = None
@@ -24,8 +23,7 @@ class UnixOutbound:
         """See `Outbound`. Waits where the receiver is more frames behind than the kernel has room for."""
         if self._link is None:
             self._link = connect(self._endpoint, self._receiver, self._timeout)
-        data = hidden.contiguous().cpu().view(torch.uint8).numpy().reshape(-1).data
-        self._link.send(header(self._key, frame), data)
+        self._link.send(self._outgoing.message(frame, hidden))
         self._link.drain(self._timeout)
 
     def close(self) -> None:
@@ -41,16 +39,22 @@ class UnixInbound:
         self._listener = listener
         self._incoming = incoming
         self._link: Link | None = None
+        self._shared: dict[int, Tensor] = {}  # by rows: over the link's memory
 
     def receive(self, frame: Frame) -> Tensor:
         """See `Inbound`."""
         link = self._link or self._accept()
-        self._incoming.wait(frame, link.wait)
-        message = link.take()
-        if not self._incoming.recognises(message):
+        while (message := link.take()) is None:
+            self._incoming.wait(frame, link.wait)
+        if not self._incoming.belongs(frame, message):
             stage = self._incoming.stage
             raise OutOfStep(f"stage {stage} got something else from stage {stage - 1} than tensors")
-        return self._incoming.tensor(frame, bytearray(message))  # a copy: the link's memory is used again
+        rows = len(frame.tokens)
+        if message.obj is not link.memory:
+            return self._incoming.tensor(rows, message)
+        if (tensor := self._shared.get(rows)) is None:
+            tensor = self._shared[rows] = self._incoming.tensor(rows, memoryview(link.memory))
+        return tensor
 
     def wait(self, seconds: float) -> bool:
         """Whether a tensor, or the sender's end, arrives within `seconds`."""
@@ -67,5 +71,6 @@ class UnixInbound:
         link = self._listener.accept(timeout)
         if link is None:
             raise PeerLost(f"stage {stage - 1} has not come to stage {stage} in {timeout:g} s")
+        link.limit(LOOK_SECONDS)
         self._link = link
         return link

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import torch
 import zmq
 from torch import Tensor
 
 from workers.shared.bus import Dropped
 from workers.shared.frames import Frame
-from workers.transport.incoming import Incoming, header
+from workers.transport.incoming import Incoming, Outgoing
 
 
 class ZmqOutbound:
@@ -16,11 +15,11 @@ class ZmqOutbound:
 
     def __init__(self, socket: "zmq.Socket[Any]", key: int) -> None:
         self._socket = socket
-        self._key = key
+        self._outgoing = Outgoing(key)
 
     def send(self, frame: Frame, hidden: Tensor) -> None:
         """See `Outbound`."""
-        self._socket.send(header(self._key, frame) + hidden.cpu().view(torch.uint8).numpy().tobytes())
+        self._socket.send(self._outgoing.message(frame, hidden))
 
     def close(self) -> None:
         """See `Outbound`."""
@@ -43,8 +42,8 @@ class ZmqInbound:
         while True:
             self._incoming.wait(frame, lambda seconds: bool(self._socket.poll(int(seconds * 1000))))
             message = bytearray(self._socket.recv())
-            if self._incoming.recognises(message):
-                return self._incoming.tensor(frame, message)
+            if self._incoming.belongs(frame, message):
+                return self._incoming.tensor(len(frame.tokens), message)
             self.dropped.add("it is not of this engine")
 
     def close(self) -> None:

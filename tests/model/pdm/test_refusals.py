@@ -150,7 +150,7 @@ class TestTrainingInput:
 
     def test_a_damaged_data_file_is_named_with_its_line(self, tmp_path: Path) -> None:
         path = tmp_path / "answers.jsonl.gz"
-        path.write_bytes(gzip.compress(msgspec.json.encode(Record("q", "a")) + b"\n")[:-6])
+        path.write_bytes(gzip.compress(msgspec.json.encode(Record("q", "a", mtime=0)) + b"\n")[:-6])
         with pytest.raises(ConfigError, match=r"answers.jsonl.gz, after line"):
             list(read_records(path))
         path.write_bytes(b"no gzip at all")
@@ -238,7 +238,7 @@ class TestDistilling:
             ("p.jsonl", b"", "no prompt in this file"),
             ("p.txt", b"one\ncaf\xe9\n", "line 2: .*UTF-8"),
             ("p.txt", b"PAR1\x15\x04\x15", "line 1: control characters"),
-            ("p.txt", gzip.compress(b"one\n"), "line 1: "),
+            ("p.txt", gzip.compress(b"one\n", mtime=0), "line 1: "),
             ("p.json", b'{"question": "one"}\n', "line 1: this is JSON"),
             ("p.jsonl", b'{"prompt": "caf\xe9"}\n', "line 1: "),
             ("p.jsonl", b'{"prompt": "one"}\n{"text": "two"}\n', "line 2.*prompt"),

@@ -42,13 +42,17 @@ def look_up(verified: Sequence[int], tokens: Sequence[int], longest: int, shorte
     st.lists(st.integers(0, 4), max_size=5),
     st.integers(1, 3),
     st.integers(0, 2),
+    st.integers(0, 3),
 )
 def test_ngram_finds_the_latest_occurrence_of_the_longest_suffix(
-    prompt: list[int], output: list[int], drafts: list[int], shortest: int, more: int
+    prompt: list[int], output: list[int], drafts: list[int], shortest: int, more: int, ahead: int
 ) -> None:
     drafter = NgramDrafter(shortest + more, shortest)
     drafter.begin([1, 2, 3], SAMPLING, Start())
+    prompt = prompt * 100  # more than is indexed at a time
     drafter.begin(prompt, SAMPLING, Start())
+    for _ in range(ahead):
+        drafter.advance()
     tokens = list(prompt)
     for token in output:
         tokens.append(token)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.decisions.split import balance, check_split
+from workers.decisions.split import DeviceTimes, balance, balance_by_time, balance_costs, check_split
 from workers.shared.errors import ConfigError
 
 SIZES = st.lists(st.integers(0, 50), min_size=1, max_size=7)
@@ -45,6 +45,36 @@ def test_balance_is_optimal_and_then_even(sizes: list[int], head: int, data: st.
     candidates = all_splits(len(sizes), stages)
     assert split in candidates
     assert cost(split) == min(map(cost, candidates))
+
+
+@given(st.data())
+def test_stages_of_different_speed_are_balanced_as_brute_force_balances_them(data: st.DataObject) -> None:
+    layers = data.draw(st.integers(1, 6))
+    stages = data.draw(st.integers(1, layers + 1))
+    costs = [data.draw(st.lists(st.integers(0, 50), min_size=layers, max_size=layers)) for _ in range(stages)]
+    extra = data.draw(st.lists(st.integers(0, 60), min_size=stages, max_size=stages))
+
+    def cost(split: tuple[int, ...]) -> tuple[int, int]:
+        loads, start = [], 0
+        for stage, count in enumerate(split):
+            loads.append(sum(costs[stage][start : start + count]) + extra[stage])
+            start += count
+        return max(loads), sum(load * load for load in loads)
+
+    split = balance_costs(costs, extra)
+    assert cost(split) == min(map(cost, all_splits(layers, stages)))
+
+
+def test_a_slow_device_gets_fewer_layers_and_the_module_goes_where_it_delays_least() -> None:
+    fast, slow = DeviceTimes(1.0, 2.0, 0.0, draft_ms=4.0), DeviceTimes(2.0, 4.0, 0.0, draft_ms=8.0)
+    made = balance_by_time([10] * 12, [slow, fast, fast], module=False)
+    assert made == ((2, 6, 4), (4.0, 6.0, 6.0), None)
+    made = balance_by_time([10] * 12, [slow, fast, fast], module=True)
+    assert made.draft_stage == 1
+    assert max(made.stage_ms) == 8.0  # 30 ms and 4 of the draft, less what the slow device does at half the speed
+    assert balance_by_time([10] * 12, [fast] * 4, module=True).draft_stage == 0
+    headless = DeviceTimes(1.0, 0.0, 0.0)
+    assert balance_by_time([10, 30], [headless] * 2, module=False).stage_ms == (0.5, 1.5)
 
 
 def test_equal_layers_without_head_are_shared_equally() -> None:

@@ -124,7 +124,7 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         KvDtype,
         about(
             PIPELINE,
-            "Keys and values of the stages: auto is --dtype; fp8_e4m3 has eight bits, rounded by up to 1/16 and cut off at "
+            "Keys and values of the stages: auto is --dtype; fp8_e4m3 has eight bits, rounded by 1/16 and cut off at "
             "448: another text, but the same for every drafter and load",
         ),
     ] = "auto"

@@ -1,0 +1,1 @@
+"""What a cycle costs beside the stages: `python -m speculation.bench.cycle_cost`."""
