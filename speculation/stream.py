@@ -135,15 +135,18 @@ class Stream:
             in_flight=len(schedule.in_flight),
             prompts=schedule.count("prompt"),
             decoding=schedule.fresh > 0,
-            draft_worth=self._worth(drafts, None) if schedule.wants_draft() else None,
+            draft_worth=self._worth(drafts + 1) if schedule.wants_draft() else None,
             opens_frame=schedule.announced == len(schedule.tokens),
         )
 
-    def _worth(self, depth: int, *more: None) -> float:
-        """The probability that the next `depth` drafts are right, and as many as there are in `more`, not made yet."""
-        first = self.schedule.verified
-        drafted = (self._open_drafts.get(position) for position in range(first, first + depth))
-        return self._acceptance.worth([*(None if one is None else one[0].confidence for one in drafted), *more])
+    def _worth(self, depth: int) -> float:
+        """The probability that the next `depth` drafts are right, the last of which may not be made yet."""
+        if depth == 0:
+            return 1.0
+        first, drafted = self.schedule.verified, self._open_drafts
+        return self._acceptance.worth(
+            drafted[place][0].confidence if place in drafted else None for place in range(first, first + depth)
+        )
 
     def draft(self) -> bool:
         """Asks for the draft that is wanted; returns whether there is one.
