@@ -99,11 +99,16 @@ class Calibration:
         self._contenders = {choice.family or choice.name: choice for choice in choices if choice is not self._plain}
         self._done: dict[Choice, list[Rehearsal]] = {choice: [] for choice in choices}
         self._rows: dict[int, list[float]] = {}
+        self._hurried = False
 
     @staticmethod
     def fits(room: int) -> bool:
         """Whether the runs fit sequences of `room` tokens."""
         return room >= _PROMPT + _OUTPUT
+
+    def hurry(self) -> None:
+        """Somebody waits: no further round begins after the first."""
+        self._hurried = True
 
     def runs(self, chunk: int) -> Iterator[Rehearsal]:
         """Each run, to be made before the next is asked for; prompts go in chunks of `chunk` tokens."""
@@ -111,7 +116,9 @@ class Calibration:
         yield first
         spent = first.took
         for number in range(_MOST_ROUNDS):
-            if (number and spent > _MOST_SECONDS) or (number >= _LEAST_ROUNDS and self._spread() <= _STEADY):
+            if number and (self._hurried or spent > _MOST_SECONDS):
+                return
+            if number >= _LEAST_ROUNDS and self._spread() <= _STEADY:
                 return
             contenders = [choice for choice in self._contenders.values() if not self._is_free(choice)]
             turn = [self._plain, *contenders]

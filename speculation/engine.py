@@ -11,7 +11,7 @@ from speculation.decisions.admission import refusal
 from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim, Credits
 from speculation.decisions.policy import FramePolicy
-from speculation.decisions.schedule import FRAME_KINDS, Schedule, Step
+from speculation.decisions.schedule import FRAME_KINDS, Step
 from speculation.decisions.turns import Turns
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
@@ -22,7 +22,7 @@ from speculation.live import LiveTrace
 from speculation.queue import RequestQueue
 from speculation.seating import Seating
 from speculation.stats import StatsRecorder
-from speculation.stream import Request, Stream
+from speculation.stream import Request, Stream, idle_streams
 from workers.shared.config import EngineConfig
 from workers.shared.errors import OutOfStep
 from workers.shared.live.messages import Passage, Watch
@@ -72,10 +72,7 @@ class Engine:
         self._group = StageGroup(config, channels)
         # Starting anywhere makes a frame that a stage still sends for an earlier rank 0 one that nobody expects.
         numbers = itertools.count(secrets.randbits(_FIRST_NUMBER_BITS))
-        self._streams = [
-            Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers), drafter)
-            for slot, drafter in enumerate(drafters)
-        ]
+        self._streams = idle_streams(config, policy, numbers, drafters)
         self._queue = RequestQueue()
         self._seating = Seating(self._streams, config.kv_positions)
         self._advance_turns = Turns()
@@ -130,6 +127,8 @@ class Engine:
             if self._stopping:
                 return
             run.ended(stream.schedule.tokens, self._stats.draft_seconds)
+            if self._queue:
+                calibration.hurry()
         self._calibrating = False
         self._stats = StatsRecorder()
         measured = calibration.measured()

@@ -2,7 +2,6 @@
 
 import hashlib
 import platform
-import sys
 from pathlib import Path
 
 import msgspec
@@ -11,6 +10,7 @@ from speculation.decisions.controller import Controller
 from speculation.decisions.estimates import Measured
 from workers.prepare.prepared_folders import cache_folder
 from workers.shared.config import EngineConfig
+from workers.shared.processes.logs import tell
 from workers.shared.time_slices import available_cores
 
 _USUAL_TOKENS = 256  # of an answer
@@ -23,7 +23,7 @@ def say_expected(controller: Controller) -> None:
     rates = ", ".join(f"{name} {rate:.1f}" for name, rate in controller.predicted().items())
     if len(controller.choices) > 1:
         chosen = controller.begin(_USUAL_TOKENS).choice.name
-        print(f"calibrated: {rates} tok/s expected; drafting with {chosen} at first", file=sys.stderr, flush=True)
+        tell(f"calibrated: {rates} tok/s expected; drafting with {chosen} at first")
 
 
 class _Kept(msgspec.Struct):
@@ -54,7 +54,7 @@ def save_measured(config: EngineConfig, measured: Measured) -> None:
     try:
         _file(key).write_bytes(msgspec.json.encode(_Kept(key, measured)))
     except OSError as error:
-        print(f"calibration not kept for the next start: {error}", file=sys.stderr, flush=True)
+        tell(f"calibration not kept for the next start: {error}")
 
 
 def forget_measured(config: EngineConfig) -> None:
@@ -62,7 +62,7 @@ def forget_measured(config: EngineConfig) -> None:
     try:
         _file(_key(config)).unlink(missing_ok=True)
     except OSError as error:
-        print(f"calibration that requests contradict not deleted: {error}", file=sys.stderr, flush=True)
+        tell(f"calibration that requests contradict not deleted: {error}")
 
 
 def _file(key: str) -> Path:

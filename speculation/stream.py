@@ -1,14 +1,17 @@
 """One KV slot at work: a request, its schedule, its drafter, and the drafts that are not verified yet."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from speculation.decisions.credits import Claim
+from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
 from speculation.decisions.worth import Acceptance
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
+from workers.shared.config import EngineConfig
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
+from workers.shared.model_files.layers import snapshots_of
 
 
 @dataclass(frozen=True)
@@ -162,3 +165,14 @@ class Stream:
         self._open_drafts[len(schedule.tokens)] = answer, len(schedule.tokens) - schedule.verified + 1
         schedule.draft(answer.token)
         return True
+
+
+def idle_streams(
+    config: EngineConfig, policy: FramePolicy, numbers: Iterator[int], drafters: Sequence[Drafter]
+) -> list[Stream]:
+    """A stream for each slot and its drafter; `numbers` are those of the frames that are announced."""
+    snapshots = snapshots_of(config.model)
+    return [
+        Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, snapshots), drafter)
+        for slot, drafter in enumerate(drafters)
+    ]

@@ -3,8 +3,10 @@
 import sys
 
 from workers.prepare.gguf.configuration import MODEL_TYPES
-from workers.shared.model_files.architectures import REFUSED, SUPPORTED
+from workers.shared.model_files.architectures import REFUSED
 from workers.shared.model_files.blocks import BITS, BLOCKS
+from workers.shared.model_files.expected import KNOWN as EVERY_FRAME
+from workers.shared.model_files.families import EXPERT_FIELDS, FAMILIES, Family
 
 _HEAD = """\
 # Models
@@ -13,19 +15,31 @@ The tables are made from those that the program decides by; `make models` writes
 
 ## Served
 
-Each `model_type` is compared with transformers on small random models (`tests/model/test_shard.py`): greedy tokens of
-`generate` for five splits, and logits at every length (float32, 1e-4).
+Each `model_type` is compared with transformers on small random models, on CPUs: greedy tokens of `generate` and logits
+(float32, 1e-4), with one, two and four stages, and the same bits with wrong drafts at every position and another
+sequence in between (`tests/model/test_families.py`). Those marked "every length" also for five splits, logits at every
+length, chunks of any size and bfloat16 (`tests/model/test_shard.py`). Of experts a token reads those it goes to: the
+split counts these bytes, the memory report all. "Since" is the version that served the family first; 0.2 is the one in
+the making.
 
-| model_type | as safetensors | as GGUF, under the name |
-| --- | --- | --- |
+| model_type | layers | since | as GGUF, under the name | tested |
+| --- | --- | --- | --- | --- |
 """
 
 _FILES = """
 A folder, a hub model and a GGUF file are checked before any process is started, and what is wrong is named:
 
 * **config.json**: a field that is neither known to be applied nor known to be without effect is refused, unless it is
-  unset (`workers/shared/model_files/architectures.py`). Rotary embeddings: default, linear, llama3, yarn, and factors
-  by frequency; those that depend on the length of the sequence are refused.
+  unset (`workers/shared/model_files/families.py`, `architectures.py`). Rotary embeddings: default, linear, llama3,
+  yarn, factors by frequency, and dynamic, which changes nothing within a model's own context. `longrope` has factors
+  for short and for long sequences; the latter are taken where `--max-model-len` is more than the original context,
+  for every request, so that a token's rotation does not depend on what follows.
+* **A text tower** of a model that also sees or hears (`text_config`, tensors under `language_model.`) is served as
+  text if its own `model_type` is in the table: Gemma 3, Mistral 3, Qwen3.5. Images and sounds are refused.
+* **Latent attention** (DeepSeek-V3, GLM-4 MoE lite): keys and values are kept as attention reads them, not as the
+  latents they are made of: many times the memory, and no work at every token for all positions.
+* **Experts in MXFP4** (gpt-oss) are unpacked to the dtype when they are loaded (`workers/model/mxfp4.py`). The model's
+  chat format is that of its own template; its channels are not told apart in answers.
 * **Tensors**: missing, misshapen and superfluous ones, unknown dtypes, and files that are cut short, from headers alone
   (`expected.py`). Values that are infinite or not numbers are refused by name when they are loaded.
 * **GGUF**: every key of the architecture and of the tokenizer and every tensor is applied as llama.cpp does or refused
@@ -67,11 +81,23 @@ Not served: compressed-tensors, AWQ, GPTQ and FP8 checkpoints (`quantization_con
 def page() -> str:
     """The whole page."""
     files = {kind: name for name, kind in MODEL_TYPES.items()}
-    served = [f"| `{kind}` | yes | {f'`{files[kind]}`' if kind in files else 'no'} |" for kind in sorted(SUPPORTED)]
+    served = [
+        f"| `{kind}` | {_layers(family)} | {family.since} | {f'`{files[kind]}`' if kind in files else 'no'} | "
+        f"{_TESTED[kind in EVERY_FRAME]} |"
+        for kind, family in sorted(FAMILIES.items())
+    ]
     packed = [f"| {kind} | {_bits(kind)} | {_held(kind)} |" for kind in BLOCKS]
     refused = [f"| `{kind}` | {reason} |" for kind, reason in sorted(REFUSED.items())]
     parts = [_HEAD, *_lines(served), _FILES, *_lines(packed), _ACCURACY, *_lines(refused)]
     return "".join(parts)
+
+
+_TESTED = {True: "every length", False: "one length"}
+
+
+def _layers(family: Family) -> str:
+    parts = ["attention"] if family.mixer is None else [family.mixer.replace("_", " "), "attention"]
+    return ", ".join([*parts, "experts"] if family.fields & EXPERT_FIELDS else parts)
 
 
 def _lines(rows: list[str]) -> list[str]:

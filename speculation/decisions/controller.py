@@ -85,9 +85,13 @@ class Controller:
         """Samples until `choice` may be tried again."""
         return self._due[choice] - self._samples
 
-    def affords(self, choice: Choice, seconds: float) -> bool:
-        """Whether a probe of `choice` that should lose `seconds`, or what the last one did, is within the budget."""
-        return self._lost + max(seconds, self._last_loss[choice]) <= _PROBE_SHARE * self._seconds + self._allowed
+    def affords(self, choice: Choice, seconds: float, ahead: float = 0.0) -> bool:
+        """Whether a probe of `choice` that should lose `seconds`, or what the last one did, is within the budget.
+
+        It is that of `ahead` seconds from now.
+        """
+        budget = _PROBE_SHARE * (self._seconds + ahead) + self._allowed
+        return self._lost + max(seconds, self._last_loss[choice]) <= budget
 
     def learn(self, choice: Choice, seconds: float, tokens: int, verdict: Judgement) -> None:
         """A sample with `choice` took `seconds`. If that is much more than was believed, all is to be looked at again.
@@ -210,6 +214,8 @@ class Session:
     def _beside_others(self, verdict: Judgement) -> None:
         """Goes on with the best choice, by the times of requests that were alone; nothing is tried."""
         self._probe = 0
+        self._hits.age()
+        self._controller.hits.age()
         if not self._settles(verdict) and verdict is not Judgement.SILENT:
             self._learn(self.choice, verdict)
         self._take(self._best())
@@ -274,21 +280,25 @@ class Session:
     def _take(self, choice: Choice) -> None:
         if choice is not self.choice:
             self._lost = 0.0
-            self._settling = 0 if self._last is None else self._controller.stages
+            self._settling = self._controller.stages if self._given else 0
         self.choice = choice
         self._controller.take(choice)
 
     def _try(self) -> None:
-        """Begins a probe of the choice that would lose least, of those that are due and not hopeless."""
-        now, controller = self._seconds(self.choice), self._controller
-        due = [choice for choice in self._others() if controller.due(choice) <= 0 and not self._is_known(choice)]
-        due = [choice for choice in due if _HOPE * controller.paces.at_best(choice) < now]
-        if not due or self._remaining() < 2 * _PROBE_SAMPLES:
-            return
-        choice = min(due, key=self._seconds)
-        if controller.affords(choice, _PROBE_SAMPLES * (self._seconds(choice) - now)):
-            self._take(choice)
+        """Begins a probe of the choice that would lose least, of those that may be tried."""
+        due = [choice for choice in self._others() if self._may_be_tried(choice, 0.0)]
+        if due and self._remaining() >= 2 * _PROBE_SAMPLES:
+            self._take(min(due, key=self._seconds))
             self._probe = _PROBE_SAMPLES
+
+    def _may_be_tried(self, choice: Choice, tokens: float) -> bool:
+        """Whether a probe of `choice` is due within so many `tokens`, is affordable then, and not without hope."""
+        now, controller = self._seconds(self.choice), self._controller
+        if self._is_known(choice) or controller.due(choice) > tokens:
+            return False
+        if _HOPE * controller.paces.at_best(choice) >= now:
+            return False
+        return controller.affords(choice, _PROBE_SAMPLES * (self._seconds(choice) - now), tokens * now)
 
     def _is_known(self, choice: Choice) -> bool:
         """Whether `choice` is nothing but what the one in use does where it is silent."""
@@ -301,4 +311,4 @@ class Session:
     def _stop_listening(self) -> None:
         if not (self._probe or self.choice.listens):
             listeners = [choice for choice in self._open() if choice.listens]
-            self.listening = any(self._controller.due(choice) < self._remaining() for choice in listeners)
+            self.listening = any(self._may_be_tried(choice, self._remaining()) for choice in listeners)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 from speculation.decisions.policy import FramePolicy
+from workers.decisions.state_entries import Returns
 from workers.shared.errors import OutOfStep
 from workers.shared.frames import Frame
 from workers.shared.messages import Rollback, Sample, SpeculationCounts
@@ -51,6 +52,7 @@ class Schedule:
     policy: FramePolicy
     prefill_chunk: int
     numbers: Iterator[int]  # announcement numbers, shared by all slots of an engine
+    snapshots: int | None = None  # chunk ends that a request can begin behind, where the model has states; else any
     epoch: int = 0
     tokens: list[int] = field(default_factory=list)
     verified: int = 0
@@ -66,6 +68,9 @@ class Schedule:
     _stop_tokens: Collection[int] = ()
     _refilling: bool = True  # the next token to verify had no draft ahead of it
     _flushed: bool = False  # the next frame waits for no more drafts
+
+    def __post_init__(self) -> None:
+        self._returns = Returns(self.prefill_chunk, self.snapshots)
 
     @property
     def outputs(self) -> int:
@@ -98,11 +103,17 @@ class Schedule:
 
     def reusable(self, prompt: Sequence[int], limit: int | None = None) -> int:
         """How many leading positions of `prompt`, at most `limit`, need not be computed again in this slot."""
-        return self._common(prompt, self._canonical if limit is None else min(self._canonical, limit))
+        most = self._canonical if limit is None else min(self._canonical, limit)
+        return self._returns.at_most(self._common(prompt, most))
 
     def coming(self, prompt: Sequence[int]) -> int:
         """The same once the prompt that is being computed here is done; 0 where none is."""
-        return self._common(prompt, self._prompt) if self.running and self.fresh == 0 else 0
+        return self._common(prompt, self._prompt) if self.lends and self.running and self.fresh == 0 else 0
+
+    @property
+    def lends(self) -> bool:
+        """Whether other slots may copy what is held here: snapshots of states stay in their slot."""
+        return self.snapshots is None
 
     def _common(self, prompt: Sequence[int], most: int) -> int:
         """Whole chunks, in positions, in which `prompt` and the first `most` tokens agree; never the whole prompt."""
@@ -133,6 +144,7 @@ class Schedule:
         self._prompt = len(prompt)
         self.verified = self._given = len(self.tokens)
         self.announced = self.reused = self._canonical = reused
+        self._returns.began(reused)
         self.counts = SpeculationCounts()
         self._limit = len(prompt) + max_tokens
         self._stop_tokens = stop_tokens
@@ -186,6 +198,7 @@ class Schedule:
             wants_sample=end >= self._given,
         )
         self.announced = end
+        self._returns.announced(start, end - start)
         self.in_flight.append(frame)
         self._flushed = False
         return frame
@@ -229,6 +242,7 @@ class Schedule:
             )
         if frame.position == self._canonical and len(frame.tokens) == self.prefill_chunk and frame.end <= self._prompt:
             self._canonical = frame.end
+            self._returns.computed(frame.end)
         return self._verify(sample.tokens) if sample.tokens else Step()
 
     def abort(self) -> Step:
@@ -242,6 +256,7 @@ class Schedule:
         if self.running:
             raise ValueError("a running request needs what its slot holds")
         self._canonical = 0
+        self._returns.began(0)
         return Rollback(self.sequence, self.epoch)
 
     def _fits(self, sample: Sample, frame: Frame) -> bool:

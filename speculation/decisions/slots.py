@@ -27,7 +27,8 @@ def choose_slot(slots: Sequence[Schedule], idle: Sequence[int], prompt: Sequence
     best = max(idle, key=lambda slot: held[slot])
     returns = held[best] > 0 and (held[best] == slots[best].kept or 2 * held[best] >= len(prompt))
     slot = best if returns else idle[0]
-    source = max(range(len(slots)), key=lambda other: (held[other], other == slot))
+    lenders = [other for other, schedule in enumerate(slots) if schedule.lends or other == slot]
+    source = max(lenders, key=lambda other: (held[other], other == slot))
     return Place(slot, held[source], source)
 
 

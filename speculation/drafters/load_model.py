@@ -11,6 +11,8 @@ from workers.model.shard import Shard
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.facts import read_facts
+from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.layers import has_states
 from workers.shared.progress import Progress
 
 _TOKENIZER = "tokenizer.json"
@@ -27,6 +29,10 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], ModelDrafter]
         raise ConfigError("--drafter model needs --draft-model MODEL: a small model with the vocabulary of the target")
     folder, target = Path(config.draft_model), Path(engine.model)
     check_vocabulary(folder, target)
+    if has_states(read_json(folder / "config.json")):
+        raise ConfigError(
+            f"--draft-model {folder}: has recurrent layers, which a draft model may not have; choose another"
+        )
     facts = read_facts(folder)
     capacity = min(engine.max_model_len, facts.max_position_embeddings)
     torch.set_num_threads(config.threads)

@@ -36,7 +36,8 @@ class ModelDrafter(Drafter):
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Takes over what is still held of this prompt, here or in another slot, which may be more than is reused."""
         common = self._common(prompt)
-        if (source := start.copies_from(ModelDrafter)) is not None and (more := source._common(prompt)) > common:
+        source = start.copies_from(ModelDrafter) if self._shard.lends else None
+        if source is not None and (more := source._common(prompt)) > common:
             self._shard.copy(source._slot, self._slot, more)
             self._held, common = list(prompt), more
         self.rejected(common, start.epoch)

@@ -14,6 +14,7 @@ from workers.model.decoder_layer import DecoderLayer
 from workers.model.kv_cache import KVSlice
 from workers.model.rotary import CosSin, RotaryTables
 from workers.shared.model_files.facts import head_dim
+from workers.shared.model_files.layers import KVShape
 
 
 @torch.no_grad()
@@ -93,12 +94,11 @@ class DraftModule(nn.Module):
 
     def new_cache(self, capacity: int) -> KVSlice:
         """Keys and values of one sequence of up to `capacity` tokens; the index is the position."""
+        shape = KVShape(self.kv_heads, self.head_dim, self.head_dim)
         return KVSlice(
-            range(self.config.layers),
+            dict.fromkeys(range(self.config.layers), shape),
             sequences=1,
-            kv_heads=self.kv_heads,
             max_len=capacity,
-            head_dim=self.head_dim,
             dtype=self.dtype,
             device=self.device,
         )

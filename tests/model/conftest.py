@@ -16,6 +16,8 @@ from transformers import (
     SmolLM3Config,
 )
 
+from workers.shared.model_files.families import family_of
+
 LAYERS = 6
 VOCABULARY = 199  # odd on purpose: nothing may depend on a round size
 
@@ -94,8 +96,10 @@ def write_model(config: PreTrainedConfig, folder: Path, dtype: torch.dtype = tor
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):  # initialised to constants, which would hide mix-ups
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-        # Of mean zero (Gemma adds 1): otherwise a tied head would favour the token just read, again and again.
-        model.model.norm.weight.normal_(mean=-1.0 if config.model_type == "gemma3_text" else 0.0)
+        # Of mean zero (some families add 1): otherwise a tied head would favour the token just read, again and again.
+        final_norm = getattr(getattr(model.model, family_of(config.to_dict()).norm), "weight", None)
+        if final_norm is not None:
+            final_norm.normal_(mean=-1.0 if config.model_type.startswith(("gemma", "nemotron")) else 0.0)
     model.to(dtype).save_pretrained(folder, max_shard_size="60KB")
 
 

@@ -5,14 +5,14 @@ import mmap
 import torch
 
 from workers.model.kv_cache import KVSlice
+from workers.shared.model_files.layers import KVShape
 
 LAYERS, HEADS, LENGTH, SIZE = range(3, 6), 2, 512, 16
 
 
 def slots(dtype: torch.dtype = torch.float32) -> KVSlice:
-    made = KVSlice(
-        LAYERS, sequences=2, kv_heads=HEADS, max_len=LENGTH, head_dim=SIZE, dtype=dtype, device=torch.device("cpu")
-    )
+    shapes = dict.fromkeys(LAYERS, KVShape(HEADS, SIZE, SIZE))
+    made = KVSlice(shapes, sequences=2, max_len=LENGTH, dtype=dtype, device=torch.device("cpu"))
     for sequence in range(2):
         for layer, (keys, values) in made.layers(sequence).items():
             keys.copy_(torch.arange(keys.numel()).view_as(keys) % 100 + layer)
@@ -47,8 +47,6 @@ def test_a_copy_is_bit_by_bit_and_ends_where_it_is_told_to() -> None:
 
 
 def test_a_stage_without_layers_has_nothing_to_keep() -> None:
-    empty = KVSlice(
-        range(0), sequences=1, kv_heads=2, max_len=8, head_dim=4, dtype=torch.float32, device=torch.device("cpu")
-    )
+    empty = KVSlice({}, sequences=1, max_len=8, dtype=torch.float32, device=torch.device("cpu"))
     empty.release(0, 3)
     assert (empty.nbytes, empty.layers(0)) == (0, {})

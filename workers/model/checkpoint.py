@@ -37,7 +37,7 @@ class Checkpoint:
         for path, wanted in by_file.items():
             with _opened(path, device) as file:
                 for name in wanted:
-                    stored = file.get_tensor(name)
+                    stored = file.get_tensor(self.entries[name].stored_as)
                     if name in self.packed:
                         stored = unpack(self.packed[name], stored.cpu()).to(device)
                     # On the CPU it is a view of the mapped file; a copy lets go of the file and of its alignment.
@@ -57,7 +57,7 @@ class Checkpoint:
     def stored(self, name: str) -> Tensor:
         """One tensor as it is stored, a packed one as bytes [rows, bytes a row]: a view of the mapped file."""
         with _opened(self._file_of(name), torch.device("cpu")) as file:
-            tensor: Tensor = file.get_tensor(name)
+            tensor: Tensor = file.get_tensor(self.entries[name].stored_as)
         return tensor
 
     def _file_of(self, name: str) -> Path:

@@ -2,6 +2,7 @@
 file knows them."""
 
 import inspect
+from typing import Any
 
 import transformers
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from workers.model.rotary import CosSin
 from workers.shared.errors import ConfigError
 
 _ROTARY = "position_embeddings"
+_POSITIONS = "position_ids"  # of layers that do more with them than to rotate
+_STATES = "cache"  # of layers that keep a state; attention is told by CONTEXT where its keys and values are
+_SHARED = "shared_kv_states"  # where some layers leave keys and values for later ones, in models that are refused
 # Everything our attention function makes superfluous.
 _UNUSED = frozenset({"attention_mask", "position_ids", "past_key_values", "cache", "cache_position", "use_cache"})
 
@@ -18,8 +22,11 @@ _UNUSED = frozenset({"attention_mask", "position_ids", "past_key_values", "cache
 class DecoderLayer:
     """A decoder layer without cache object; its attention finds the rows in a keyword argument."""
 
-    def __init__(self, module: nn.Module) -> None:
-        """Raises `ConfigError` where this version of transformers wants arguments that we do not know."""
+    def __init__(self, module: nn.Module, *, stateful: bool = False, positioned: bool = False) -> None:
+        """A `stateful` layer is given the frame's states, a `positioned` one the positions of its rows.
+
+        Raises `ConfigError` where this version of transformers wants arguments that we do not know.
+        """
         parameters = dict(inspect.signature(module.forward).parameters)
         hidden = next(iter(parameters))
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -30,15 +37,29 @@ class DecoderLayer:
             and p.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         }
         unknown = required - {hidden, _ROTARY} - _UNUSED
-        if unknown or not passes_on or _ROTARY not in parameters:
+        rotated = _ROTARY in parameters
+        if unknown or not passes_on or not (rotated or stateful):
             raise ConfigError(
                 f"transformers {transformers.__version__}: {type(module).__name__}.forward{tuple(parameters)} is not "
                 f"called the way we know; install a version that pyproject.toml allows"
             )
         self._module = module
+        self._rotated = rotated
+        self._stateful = stateful
+        self._positioned = positioned
+        self._sharing = _SHARED in parameters
         self._fillers = dict.fromkeys(required & _UNUSED)
 
-    def __call__(self, hidden: Tensor, rotary: CosSin, rows: Rows) -> Tensor:
+    def __call__(self, hidden: Tensor, rotary: CosSin | None, rows: Rows) -> Tensor:
         """The layer's output, [1, T, hidden_size], like `hidden`."""
-        output: Tensor = self._module(hidden, **self._fillers, **{_ROTARY: rotary, CONTEXT: rows})
-        return output
+        arguments: dict[str, Any] = {**self._fillers, CONTEXT: rows}
+        if self._rotated:
+            arguments[_ROTARY] = rotary
+        if self._stateful:
+            arguments[_STATES] = rows.states
+        if self._sharing:
+            arguments[_SHARED] = {}
+        if self._positioned:
+            arguments[_POSITIONS] = rows.positions
+        output: Tensor | tuple[Tensor, ...] = self._module(hidden, **arguments)
+        return output[0] if isinstance(output, tuple) else output

@@ -1,8 +1,10 @@
 """Builds the part of a Hugging Face model that one stage needs: structure from the config, weights from the files."""
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +14,10 @@ from workers.model import attention
 from workers.model.checkpoint import Checkpoint
 from workers.model.linear.choose import packed_linear, packed_linear_bytes
 from workers.model.linear.whole import PackedEmbedding
+from workers.model.parameters import Source, sources_of
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
+from workers.shared.model_files.families import family_of
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD
 
@@ -36,6 +40,7 @@ class _Wanted:
 
     module: nn.Module
     sources: dict[str, str]  # name within the module -> name in the checkpoint
+    merged: dict[str, Source] = field(default_factory=dict)  # the same, where several tensors make up one
 
 
 class Target:
@@ -47,31 +52,25 @@ class Target:
         if layers.start < 0 or layers.stop > count:
             raise ConfigError(f"layers {layers.start}..{layers.stop - 1}: the model has only layers 0..{count - 1}")
         self._checkpoint = Checkpoint(folder)
-        attention.register()
-        with torch.device("meta"):
-            whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME)
-        whole.requires_grad_(False)
-        whole.eval()
+        self._config = config
+        whole = meta_model(config)
         base = whole.model
         self.layers: list[nn.Module] = [base.layers[index] for index in layers]
-        self.embedding: nn.Module | None = base.embed_tokens if first else None
-        self.norm: nn.Module | None = base.norm if last else None
+        self.embedding: nn.Module | None = whole.get_input_embeddings() if first else None
+        self.norm: nn.Module | None = getattr(base, family_of(config.to_dict()).norm) if last else None
         self.head: nn.Module | None = whole.lm_head if last else None
         # Outside of the meta device, and never converted: its frequencies stay float32 whatever the model's dtype.
-        self.rotary: nn.Module = type(base.rotary_emb)(config=config)
+        rotary = getattr(base, "rotary_emb", None) or getattr(base, "pos_emb", None)
+        self.rotary: nn.Module | None = None if rotary is None else type(rotary)(config=config)
 
+        sources = sources_of(whole, self._checkpoint.entries)
         # A head of its own wins over the config's word: some checkpoints store a tied one as well.
-        shared = config.tie_word_embeddings and HEAD not in self._checkpoint.entries
-        head_source = EMBEDDING if shared else HEAD
-        self._wanted = [
-            _wanted(module, f"model.layers.{index}.") for index, module in zip(layers, self.layers, strict=True)
-        ]
-        if self.embedding is not None:
-            self._wanted.append(_wanted(self.embedding, "model.embed_tokens."))
-        if self.norm is not None:
-            self._wanted.append(_wanted(self.norm, "model.norm."))
-        if self.head is not None:
-            self._wanted.append(_Wanted(self.head, {"weight": head_source}))
+        if config.tie_word_embeddings and HEAD not in sources:
+            sources[HEAD] = sources.get(EMBEDDING, Source({"": [EMBEDDING]}))
+        ends = [module for module in (self.embedding, self.norm, self.head) if module is not None]
+        self._float32 = _in_float32(whole, sources)
+        prefixes = {id(module): name for name, module in whole.named_modules()}
+        self._wanted = [_wanted(module, f"{prefixes[id(module)]}.", sources) for module in (*self.layers, *ends)]
 
     def weight_bytes(self, dtype: torch.dtype, device: torch.device) -> int:
         """Bytes of all weights as they are held; a tensor that two modules share counts once."""
@@ -83,7 +82,9 @@ class Target:
                 if self._stays_packed(source, device):
                     total += self._packed_bytes(wanted.module, source, state[name])
                 else:
-                    dense[source] = state[name].numel() * dtype.itemsize
+                    itemsize = 4 if source in self._float32 else dtype.itemsize
+                    dense[source] = state[name].numel() * itemsize
+            total += sum(state[name].numel() * dtype.itemsize for name in wanted.merged)
         return total + sum(dense.values())
 
     def load(self, dtype: torch.dtype, device: torch.device, progress: Progress | None = None) -> None:
@@ -95,19 +96,42 @@ class Target:
         sources = list(dict.fromkeys(source for wanted in self._wanted for source in wanted.sources.values()))
         kept = [source for source in sources if self._stays_packed(source, device)]
         loaded: dict[str, Tensor] = {}
-        done = 0
-        for name, tensor in self._checkpoint.load([name for name in sources if name not in kept], dtype, device):
-            loaded[name] = tensor
-            done = _report(progress, done, len(sources))
+        done, total = 0, len(sources) + sum(len(wanted.merged) for wanted in self._wanted)
+        whole = [name for name in sources if name not in kept]
+        for kind, names in (
+            (dtype, [name for name in whole if name not in self._float32]),
+            (torch.float32, [name for name in whole if name in self._float32]),
+        ):
+            for name, tensor in self._checkpoint.load(names, kind, device):
+                loaded[name] = tensor
+                done = _report(progress, done, total)
         for wanted in self._wanted:
             for name, source in wanted.sources.items():
                 if source in kept:
                     self._replace(wanted, name, loaded, dtype)
-                    done = _report(progress, done, len(sources))
+                    done = _report(progress, done, total)
         for wanted in self._wanted:
-            self._fill(wanted, loaded)
+            merged = {}
+            for name, several in wanted.merged.items():
+                merged[name] = several.merged(name, lambda names: self._checkpoint.load(names, dtype, device))
+                done = _report(progress, done, total)
+            self._fill(wanted, loaded, merged)
         if isinstance(self.embedding, nn.Embedding):
             _fill_embedding_scale(self.embedding, device)
+        for layer in self.layers:
+            self._compute_buffers(layer, dtype, device)
+
+    def _compute_buffers(self, layer: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+        """Gives a layer the constants that no checkpoint has, computed from the configuration by its own family."""
+        for name, buffer in layer.named_buffers():
+            if not buffer.is_meta:
+                continue
+            owner, _, leaf = name.rpartition(".")
+            family = sys.modules[type(layer).__module__]
+            compute = getattr(family, f"compute_{leaf}", None)
+            if compute is None:
+                raise ConfigError(f"{type(layer).__name__}: buffer {name} is in no checkpoint, and we do not know it")
+            setattr(layer.get_submodule(owner), leaf, compute(self._config).to(device, dtype))
 
     def _stays_packed(self, source: str, device: torch.device) -> bool:
         return device.type == "cpu" and source in self._checkpoint.packed
@@ -135,10 +159,11 @@ class Target:
         else:
             self.head = layer
 
-    def _fill(self, wanted: _Wanted, loaded: dict[str, Tensor]) -> None:
+    def _fill(self, wanted: _Wanted, loaded: dict[str, Tensor], merged: dict[str, Tensor]) -> None:
         """Gives the parameters that are left of a module their tensors."""
         left = wanted.module.state_dict()
         tensors = {name: loaded[source] for name, source in wanted.sources.items() if name in left and source in loaded}
+        tensors |= merged
         if not tensors:
             return  # all of it was replaced
         try:
@@ -153,8 +178,36 @@ def _report(progress: Progress | None, done: int, total: int) -> int:
     return done + 1
 
 
-def _wanted(module: nn.Module, prefix: str) -> _Wanted:
-    return _Wanted(module, {name: prefix + name for name in module.state_dict()})
+def meta_model(config: PreTrainedConfig) -> Any:
+    """The whole model of a supported configuration, with our attention, on the meta device: shapes and no memory."""
+    attention.register()
+    with torch.device("meta"):
+        # Experts one after the other: a token alone is computed in the same way whatever else is.
+        whole = AutoModelForCausalLM.from_config(
+            config, attn_implementation=attention.NAME, experts_implementation="eager"
+        )
+    whole.requires_grad_(False)
+    return whole.eval()
+
+
+def _in_float32(model: Any, sources: dict[str, Source]) -> frozenset[str]:
+    """Tensors of the checkpoint that the family computes with in float32 whatever the dtype."""
+    endings = tuple(f".{name}" for name in model._keep_in_fp32_modules_strict or ())
+    return frozenset(
+        stored for name, source in sources.items() if endings and name.endswith(endings) for stored in source.stored
+    )
+
+
+def _wanted(module: nn.Module, prefix: str, sources: dict[str, Source]) -> _Wanted:
+    """Of a parameter that no tensor makes up, its own name: whoever loads it says that it is missing."""
+    wanted = _Wanted(module, {})
+    for name in module.state_dict():
+        source = sources.get(prefix + name, Source({"": [prefix + name]}))
+        if source.converter is None:
+            (wanted.sources[name],) = source.stored
+        else:
+            wanted.merged[name] = source
+    return wanted
 
 
 def _fill_embedding_scale(embedding: nn.Module, device: torch.device) -> None:

@@ -14,8 +14,9 @@ _CHUNK = 4096  # positions computed at once: bounds the float32 intermediates
 class RotaryTables:
     """Cosines and sines by position, one pair of tables for each kind of layer.
 
-    Bit for bit what the module itself returns for a position, since it computes each position on its own. (Kinds of
-    rope for which that is not so are refused in `workers.shared.model_files.architectures`.)
+    Bit for bit what the module itself returns for a position. Where a model rotates long sequences otherwise than short
+    ones (longrope), the tables are those of the longest sequence that a slot can hold: a token's rotation never depends
+    on what follows.
     """
 
     def __init__(
@@ -33,8 +34,9 @@ class RotaryTables:
             arguments = {"layer_type": kind} if by_kind else {}
             chunks = []
             for start in range(0, max_len, _CHUNK):
-                positions = torch.arange(start, min(start + _CHUNK, max_len))[None]
-                chunks.append(module(like, positions, **arguments))
+                # The last position of all goes along, for whatever depends on how long a sequence is.
+                positions = torch.tensor([[*range(start, min(start + _CHUNK, max_len)), max_len - 1]])
+                chunks.append([table[:, :-1] for table in module(like, positions, **arguments)])
             cos, sin = (torch.cat(tables, dim=1).to(device) for tables in zip(*chunks, strict=True))
             self._tables[kind] = (cos, sin)
 
@@ -47,3 +49,14 @@ class RotaryTables:
         """The same for any `positions` [rows], in any order."""
         views = {kind: (cos[:, positions], sin[:, positions]) for kind, (cos, sin) in self._tables.items()}
         return [views[kind] for kind in self._kind_of_layer]
+
+
+class NoRotation:
+    """What stands for the tables of a model that rotates nothing."""
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+
+    def at(self, position: int, end: int) -> list[None]:
+        """Nothing, for each layer."""
+        return [None] * self._layers

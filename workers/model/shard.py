@@ -1,7 +1,8 @@
 """One stage's share of the target model: decoder layers, with the embedding or the LM head at the ends."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,10 +11,30 @@ from workers.model.attention import FrameContext
 from workers.model.decoder_layer import DecoderLayer
 from workers.model.kv_cache import KVSlice
 from workers.model.loader import Progress, Target, load_config
-from workers.model.rotary import RotaryTables
+from workers.model.rotary import NoRotation, RotaryTables
+from workers.model.states import FrameStates, StateSlice
 from workers.shared.errors import ConfigError, OutOfStep
-from workers.shared.memory import Need, available_host_bytes, check_fits, host_bytes, kv_bytes_per_position
-from workers.shared.model_files.facts import head_dim
+from workers.shared.memory import Need, available_host_bytes, check_fits, host_bytes
+from workers.shared.model_files.families import family_of
+from workers.shared.model_files.layers import kv_bytes_per_position, layer_plans, state_bytes
+
+
+class Scales(NamedTuple):
+    """What a model multiplies its embeddings and its logits by, and what bounds the latter."""
+
+    embeddings: float = 1.0
+    logits: float = 1.0
+    softcap: float | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Scales":
+        """From the configuration of a supported family, with its defaults filled in."""
+        family = family_of(config)
+        embeddings = float(config[family.embedding_factor]) if family.embedding_factor else 1.0
+        logits = float(config[family.logits_factor]) if family.logits_factor else 1.0
+        if family.logits_divisor:
+            logits /= config[family.logits_divisor]
+        return cls(embeddings, logits, config.get("final_logit_softcapping"))
 
 
 class Shard:
@@ -27,11 +48,14 @@ class Shard:
         self,
         target: Target,
         kv: KVSlice,
-        rotary: RotaryTables,
+        states: StateSlice | None,
+        rotary: RotaryTables | NoRotation,
         *,
         indices: range,
+        wide: int,
+        positioned: bool,
         hidden_size: int,
-        softcap: float | None,
+        scales: Scales,
         weight_bytes: int,
         dtype: torch.dtype,
         device: torch.device,
@@ -42,13 +66,18 @@ class Shard:
         self.device = device
         self.weight_bytes = weight_bytes
         self.kv_bytes = kv.nbytes
-        self._layers = [DecoderLayer(module) for module in target.layers]
+        self.state_bytes = 0 if states is None else states.nbytes
+        self._layers = [
+            DecoderLayer(module, stateful=states is not None, positioned=positioned) for module in target.layers
+        ]
+        self._states = states
+        self._wide = wide
         self._indices = indices
         self._tapped = [False] * len(indices)
         self._embedding = target.embedding
         self._norm = target.norm
         self._head = target.head
-        self._softcap = softcap
+        self._scales = scales
         self._kv = kv
         self._rotary = rotary
 
@@ -66,9 +95,16 @@ class Shard:
         sequences: int,
         pool: int = 0,
         kv_dtype: torch.dtype | None = None,
+        ahead: int = 8,
+        wide: int = 1,
+        chunk: int = 128,
         progress: Progress | None = None,
     ) -> "Shard":
         """Reads the layers with global indices `layers` from a prepared model folder and allocates their KV slice.
+
+        What follows matters to models with recurrent states only: at most `ahead` tokens of a sequence are in flight
+        behind its oldest one that is not verified, a frame of up to `wide` tokens may be rejected within, and prompts
+        come in chunks of `chunk` tokens.
 
         `progress(loaded, total)` is called after each tensor. Raises `ConfigError` where the model is not supported,
         the checkpoint is incomplete, or weights and `sequences` slots of `max_len` positions do not fit into memory,
@@ -79,11 +115,15 @@ class Shard:
         if not 1 <= max_len <= longest:
             raise ConfigError(f"--max-model-len {max_len}: this model has from 1 to {longest} positions")
         target = Target(path, config, layers, first=first, last=last)
+        said = config.to_dict()
+        plans = layer_plans(said)
+        shapes = {layer: plan.state for layer in layers if (plan := plans[layer]).state is not None}
+        weight_bytes = target.weight_bytes(dtype, device)
         need = Need(
             f"stage with {len(layers)} layers",
             str(device),
-            target.weight_bytes(dtype, device),
-            kv_bytes_per_position(config.to_dict(), len(layers), (kv_dtype or dtype).itemsize),
+            weight_bytes + sequences * state_bytes(said, layers, ahead, dtype.itemsize),
+            kv_bytes_per_position(said, layers, 1, (kv_dtype or dtype).itemsize),
             sequences,
             pool,
         )
@@ -91,24 +131,30 @@ class Shard:
         target.load(dtype, device, progress)
         kinds: Sequence[str] = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
         kv = KVSlice(
-            layers,
+            {layer: kv for layer in layers if (kv := plans[layer].kv) is not None},
             sequences=sequences,
-            kv_heads=config.num_key_value_heads,
             max_len=max_len,
-            head_dim=head_dim(config.to_dict()),
             dtype=kv_dtype or dtype,
             device=device,
         )
+        states = None
+        if any(plan.state for plan in plans):
+            states = StateSlice(shapes, sequences=sequences, ahead=ahead, chunk=chunk, dtype=dtype, device=device)
         return cls(
             target,
             kv,
-            RotaryTables(
+            states,
+            NoRotation(len(layers))
+            if target.rotary is None
+            else RotaryTables(
                 target.rotary, [kinds[index] for index in layers], max_len=max_len, dtype=dtype, device=device
             ),
             indices=layers,
+            wide=wide,
+            positioned=family_of(said).positioned,
             hidden_size=config.hidden_size,
-            softcap=getattr(config, "final_logit_softcapping", None),
-            weight_bytes=need.weight_bytes,
+            scales=Scales.of(said),
+            weight_bytes=weight_bytes,
             dtype=dtype,
             device=device,
         )
@@ -117,8 +163,13 @@ class Shard:
         """Asks for the hidden states with these indices, as far as this shard has them: k is behind layer k - 1."""
         self._tapped = [index + 1 in anchors for index in self._indices]
 
+    @property
+    def lends(self) -> bool:
+        """Whether slots may copy from each other: recurrent states stay in theirs."""
+        return self._states is None
+
     def copy(self, source: int, target: int, positions: int) -> None:
-        """The first `positions` of slot `target` are from now on those of slot `source`."""
+        """The first `positions` of slot `target` are from now on those of slot `source`, where `lends`."""
         self._kv.copy(source, target, positions)
 
     def release(self, sequence: int, kept: int) -> None:
@@ -141,11 +192,42 @@ class Shard:
         Attends to positions before the frame's end only, causally, and writes keys and values at the frame's own.
         Raises `OutOfStep` where the frame does not fit the slot or the stage.
         """
-        frame = FrameContext(self._kv.layers(sequence), position, len(tokens))
-        if position < 0 or frame.end > self._kv.max_len:
-            raise OutOfStep(f"positions {position}..{frame.end - 1} are outside of a slot of {self._kv.max_len}")
+        end = position + len(tokens)
+        if position < 0 or end > self._kv.max_len:
+            raise OutOfStep(f"positions {position}..{end - 1} are outside of a slot of {self._kv.max_len}")
+        if self._states is None:
+            return self._compute(sequence, position, tokens, hidden, None, taps)
+        chunk = self._states.is_chunk(position, len(tokens))
+        if len(tokens) > self._wide:
+            states = self._states.frame(sequence, position, len(tokens), chunk=chunk)
+            return self._compute(sequence, position, tokens, hidden, states, taps)
+        # Part of the frame may be rejected: each of its tokens leaves a state behind.
+        rows, tapped = [], []
+        for row, token in enumerate(tokens):
+            states = self._states.frame(sequence, position + row, 1, chunk=chunk and row + 1 == len(tokens))
+            given = None if hidden is None else hidden[row : row + 1]
+            own: list[Tensor] = []
+            tapped.append(own)
+            rows.append(self._compute(sequence, position + row, [token], given, states, own))
+        if taps is not None:
+            taps.extend(torch.cat(depth) for depth in zip(*tapped, strict=True))
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+    def _compute(
+        self,
+        sequence: int,
+        position: int,
+        tokens: Sequence[int],
+        hidden: Tensor | None,
+        states: FrameStates | None,
+        taps: list[Tensor] | None,
+    ) -> Tensor:
+        """The layers, over tokens that are computed at once."""
+        frame = FrameContext(self._kv.layers(sequence), position, len(tokens), states, self.device)
         if self._embedding is not None:
             hidden = self._embedding(self._to_device(tokens))
+            if self._scales.embeddings != 1.0:
+                hidden = hidden * self._scales.embeddings
         elif hidden is None or hidden.shape != (len(tokens), self.hidden_size):
             raise OutOfStep(f"expected hidden states [{len(tokens)}, {self.hidden_size}], not {_shape(hidden)}")
         else:
@@ -154,6 +236,8 @@ class Shard:
             hidden = layer(hidden, rotary, frame)
             if tapped and taps is not None:
                 taps.append(hidden[0])
+        if states is not None:
+            states.keep_snapshots()
         return hidden[0]
 
     @torch.inference_mode()
@@ -167,8 +251,10 @@ class Shard:
         if self._norm is None or self._head is None:
             raise OutOfStep("only the last stage has a final norm and an LM head")
         logits: Tensor = self._head(self._norm(hidden)).float()
-        if self._softcap is not None:
-            logits = torch.tanh(logits / self._softcap) * self._softcap
+        if self._scales.logits != 1.0:
+            logits = logits * self._scales.logits
+        if self._scales.softcap is not None:
+            logits = torch.tanh(logits / self._scales.softcap) * self._scales.softcap
         return logits
 
     def _to_device(self, tokens: Sequence[int]) -> Tensor:

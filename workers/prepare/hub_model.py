@@ -6,7 +6,7 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, HFValidationError
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.architectures import check_supported
+from workers.shared.model_files.architectures import check_supported, text_config
 from workers.shared.model_files.json_file import read_json
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja"]
@@ -21,7 +21,8 @@ def fetch(name: str) -> Path:
     is not supported.
     """
     try:
-        check_supported(read_json(Path(hf_hub_download(name, "config.json"))))
+        said = read_json(Path(hf_hub_download(name, "config.json")))
+        check_supported(text_config(said))
         folder = Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except GatedRepoError as error:
         raise ConfigError(f"{name}: accept its licence on the hub, then set HF_TOKEN") from error

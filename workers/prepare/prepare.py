@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 
 from workers.prepare.prepared_folders import cached
+from workers.prepare.text_tower import explicit_folder
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.architectures import check_supported
-from workers.shared.model_files.expected import check_tensors
+from workers.shared.model_files.expected import KNOWN, check_extents, check_tensors
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.tensor_sizes import tensor_files
 
@@ -50,12 +50,23 @@ def prepare(model: str) -> Path:
 
 
 def check_folder(folder: Path) -> Path:
-    """`folder` itself; raises `ConfigError` where it lacks a file or holds a model that cannot be served."""
-    check_supported(read_json(folder / "config.json"))
+    """`folder`, or a prepared one that says more; raises `ConfigError` where a file is missing or cannot be served."""
+    folder = explicit_folder(folder)
     if not (folder / "tokenizer.json").exists():
         raise ConfigError(f"{folder}: no tokenizer.json in this folder; convert the tokenizer to that format first")
     missing = [path for path in sorted(set(tensor_files(folder).values())) if not path.exists()]
     if missing:
         raise ConfigError(f"{missing[0]}: missing, although the index names it; fetch the whole model")
-    check_tensors(folder)
+    check_weights(folder)
     return folder
+
+
+def check_weights(folder: Path) -> None:
+    """Raises `ConfigError` where the tensors of a model folder are not those that its config.json calls for."""
+    if read_json(folder / "config.json")["model_type"] in KNOWN:
+        check_tensors(folder)
+        return
+    from workers.model.shapes import check_shapes
+
+    check_extents(folder)
+    check_shapes(folder)

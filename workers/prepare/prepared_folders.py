@@ -54,6 +54,8 @@ def _built(folder: Path, name: str, build: Callable[[Path], None]) -> Path:
         try:
             build(partial)
             for path in partial.iterdir():
+                if path.is_symlink():
+                    continue  # somebody else's file
                 path.chmod(0o644)  # safetensors lets only its owner read; containers run under other users
             partial.rename(entry)
         finally:

@@ -64,6 +64,16 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         return len(self.split)
 
     @property
+    def frame_width(self) -> int:
+        """Most tokens of a frame that may turn out to be wrong."""
+        return self.drafter.num_speculative_tokens + 1
+
+    @property
+    def tokens_in_flight(self) -> int:
+        """Most tokens of one sequence whose frames are under way, prompts aside."""
+        return self.frame_width if self.drafter.num_speculative_tokens else self.stages + self.delta
+
+    @property
     def kv_positions(self) -> int:
         """For which all KV slots together have memory."""
         return self.max_total_tokens or self.max_num_seqs * self.max_model_len

@@ -2,9 +2,8 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
@@ -15,7 +14,8 @@ from workers.shared.errors import ConfigError
 from workers.shared.model_files.blocks import BLOCKS, held_bytes, weight_entries
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
-from workers.shared.model_files.tensor_sizes import EMBEDDING, FINAL_NORM, HEAD, TensorEntry, layer_of, tensor_entries
+from workers.shared.model_files.layers import has_states, kv_bytes_per_position, state_bytes
+from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, TensorEntry, layer_of, tensor_entries
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
@@ -91,20 +91,21 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     vocabulary, hidden = embedding.shape
     if module.head == "target":
         elements += hidden * (vocabulary if module.draft_token_ids is None else len(module.draft_token_ids))
-    kv = kv_bytes_per_position(read_json(Path(config.model) / "config.json"), module.layers, item)
+    said = read_json(Path(config.model) / "config.json")
+    kv_heads = said.get("num_key_value_heads") or said["num_attention_heads"]
+    kv = 2 * module.layers * kv_heads * head_dim(said) * item
     return elements * item, kv + len(module.anchors) * hidden * item
 
 
 def stage_need(config: EngineConfig, stage: int) -> Need:
     """What one stage needs."""
     last = stage == config.stages - 1
-    folder = Path(config.model)
-    weights, _ = model_bytes(folder, config.layers(stage), config, config.device(stage), first=stage == 0, last=last)
+    folder, layers = Path(config.model), config.layers(stage)
+    weights, _ = model_bytes(folder, layers, config, config.device(stage), first=stage == 0, last=last)
     item = _ITEM_BYTES[config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype]
-    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(config.layers(stage)), item)
+    kv = kv_bytes_per_position(read_json(folder / "config.json"), layers, 1, item)
     host = host_of(config.endpoints.data[stage])
-    slots, pool = config.max_num_seqs, config.max_total_tokens
-    return Need(f"stage {stage}", config.device(stage), weights, kv, slots, pool, host)
+    return Need(f"stage {stage}", config.device(stage), weights, kv, config.max_num_seqs, config.max_total_tokens, host)
 
 
 def neighbours(config: EngineConfig, stage: int) -> list[Need]:
@@ -117,11 +118,15 @@ def neighbours(config: EngineConfig, stage: int) -> list[Need]:
 def model_bytes(
     folder: Path, layers: range, config: EngineConfig, device: str, *, first: bool, last: bool
 ) -> tuple[int, int]:
-    """Bytes of some layers' weights, with the embedding or norm and head, and of their KV a position."""
+    """Bytes of some layers' weights, with the embedding or norm and head, and of their KV a position.
+
+    What a slot holds however long its sequence is, recurrent states, counts with the weights.
+    """
     entries = weight_entries(folder)
     item = _ITEM_BYTES[config.dtype]
-    held = {name: entry.elements * item for name, entry in entries.items() if layer_of(name) in layers}
-    ends = [EMBEDDING] * first + [FINAL_NORM, HEAD if HEAD in entries else EMBEDDING] * last
+    held = {name: _numbers(name, entry) * item for name, entry in entries.items() if layer_of(name) in layers}
+    norms = [name for name in entries if layer_of(name) is None and name not in (EMBEDDING, HEAD)]
+    ends = [EMBEDDING] * first + [*norms, HEAD if HEAD in entries else EMBEDDING] * last
     held |= {name: entries[name].elements * item for name in ends}
     if device == "cpu":
         held |= {name: _packed_bytes(entries[name]) for name in held if entries[name].dtype in BLOCKS}
@@ -129,20 +134,23 @@ def model_bytes(
             held["rows"] = entries[EMBEDDING].nbytes
             if not (last and HEAD not in entries):
                 del held[EMBEDDING]
-    kv = kv_bytes_per_position(read_json(folder / "config.json"), len(layers), item)
-    return sum(held.values()), kv
+    said = read_json(folder / "config.json")
+    kv = kv_bytes_per_position(said, layers, 1, item)
+    states = state_bytes(said, layers, config.tokens_in_flight, item) if has_states(said) else 0
+    return sum(held.values()) + config.max_num_seqs * states, kv
+
+
+def _numbers(name: str, entry: TensorEntry) -> int:
+    """How many a tensor is unpacked to when it is loaded: of experts in MXFP4, two a byte, without their scales."""
+    if name.endswith("_scales"):
+        return 0
+    return 2 * entry.elements if name.endswith("_blocks") else entry.elements
 
 
 def _packed_bytes(entry: TensorEntry) -> int:
     """Of a layer over packed weights on a CPU; only those of x86 multiply them as they are."""
     rows, columns = entry.shape
     return held_bytes(entry.dtype, rows, columns, products=platform.machine() in ("x86_64", "AMD64"))
-
-
-def kv_bytes_per_position(config: Mapping[str, Any], layers: int, itemsize: int) -> int:
-    """Bytes of keys and values a position, for `layers` layers, from a config.json."""
-    kv_heads: int = config.get("num_key_value_heads") or config["num_attention_heads"]
-    return 2 * layers * kv_heads * head_dim(config) * itemsize
 
 
 def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:

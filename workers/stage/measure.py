@@ -33,7 +33,10 @@ def measure(config: EngineConfig, device: str) -> DeviceTimes:
     torch.set_num_threads(config.threads)
     count, total = max(1, sum(config.split) // config.stages), sum(config.split)
     stage, ends = _load(config, range(count), device), _load(config, range(total, total), device, ends=True)
-    hidden = torch.randn(1, stage.hidden_size).to(stage.device, stage.dtype)
+    before = torch.randn(_POSITION, stage.hidden_size).to(stage.device, stage.dtype)
+    stage.forward(0, 0, [0] * _POSITION, before)  # what a token behind it begins with, where layers keep states
+    ends.forward(0, 0, [0] * _POSITION, None)
+    hidden = before[:1]
     layer_ms = _median_ms(lambda: stage.forward(0, _POSITION, [0], hidden), stage.device) / count
     draft_ms = 0.0
     if config.drafter.module is not None:

@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from speculation.pdm.module import DraftModule
 from speculation.training.examples.draws import Chain
+from workers.model.attention import Rules
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class _Segment:
 
 class PackedRows:
     """Layout and attention (`Rows`) of one training step."""
+
+    states = None
 
     def __init__(self, chains: Sequence[Sequence[Chain]], offsets: Sequence[int], device: torch.device | str) -> None:
         """`chains` are those of each example, at least one; `offsets` is where each example's tokens start."""
@@ -79,6 +82,11 @@ class PackedRows:
         self.newest = torch.tensor(newest_index, device=device)  # [chains], indices of tokens
         self.rows = finished_total + len(chain_index)
 
+    @property
+    def positions(self) -> Tensor:
+        """See `Rows`."""
+        return self._positions[None]
+
     def forward(self, module: DraftModule, anchors: Tensor) -> Tensor:
         """Tower outputs `[chains, H]` at the newest token of every chain; `anchors` is `[tokens, anchors, H]`."""
         last = len(module.config.anchors) - 1
@@ -89,10 +97,9 @@ class PackedRows:
         hidden = module.tower(rows, tables.rows(self._positions), self)
         return hidden[self._newest_row]
 
-    def attend(
-        self, _layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, _window: int | None
-    ) -> Tensor:
-        """See `Rows`."""
+    def attend(self, _layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
+        """See `Rows`; draft modules have neither windows nor anything else beside a scale."""
+        scaling = rules.scaling
         # Under autocast the rotation leaves queries and keys in float32.
         queries = torch.split(query[0].to(value.dtype), self._sizes, dim=1)
         keys = torch.split(key[0].to(value.dtype), self._sizes, dim=1)

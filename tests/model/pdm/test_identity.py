@@ -16,6 +16,7 @@ from speculation.pdm.runtime import DraftRuntime
 from speculation.training.examples.draws import build_chain
 from speculation.training.examples.layout import PackedRows
 from tests.model.pdm.modules import ANCHORS, random_anchors, random_module
+from workers.model.attention import Rules
 from workers.shared.errors import ConfigError
 
 TOLERANCE = 1e-5
@@ -25,13 +26,16 @@ SPLITS = [(4, 4), (5, 3), (2, 2, 2, 2), (3, 1, 4, 0), (1, 5, 1, 1), (1,) * 8]
 class DenseRows:
     """Attention over all rows with a mask, as the method is written down."""
 
+    states = None
+    positions = torch.empty(0)
+
     def __init__(self, visible: Tensor) -> None:
         self._visible = visible
 
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None
-    ) -> Tensor:
-        return scaled_dot_product_attention(query, key, value, attn_mask=self._visible, scale=scaling, enable_gqa=True)
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
+        return scaled_dot_product_attention(
+            query, key, value, attn_mask=self._visible, scale=rules.scaling, enable_gqa=True
+        )
 
 
 def dense_logits(module: DraftModule, features: FeatureMap, anchors: Tensor, fill: int, rule: MaskRule) -> Tensor:

@@ -4,6 +4,7 @@ import bisect
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from speculation.calibration import Calibration, Rehearsal
 from speculation.decisions.controller import Controller
@@ -131,6 +132,35 @@ def _expected(machine: Machine, name: str, shares: tuple[float, float]) -> float
 def _verdict(luck: float, shares: tuple[float, float]) -> Judgement:
     right, silent = shares
     return Judgement.RIGHT if luck < right else Judgement.SILENT if luck < right + silent else Judgement.WRONG
+
+
+PLAIN = Times(right=0.031, wrong=0.056, silent=0.052)
+
+
+def machine(module: Times, both: Times | None = None, **settings: Any) -> Machine:
+    """Lookups take no time; the module may have a device of its own, or not."""
+    times = {"none": PLAIN, "ngram": PLAIN, "pdm+ngram": both or module, "pdm": module}
+    return Machine(times.__getitem__, **settings)
+
+
+OWN_DEVICE = Times(right=0.033, wrong=0.057, silent=0.053)
+SHARED_CORES = Times(right=0.060, wrong=0.090, silent=0.060)
+TEXTS = {  # shares of right and silent drafts of lookup, of right ones of both together and of the module
+    "repetitive": ((0.56, 0.23), 0.86, 0.80),
+    "code": ((0.29, 0.40), 0.78, 0.72),
+    "prose": ((0.10, 0.50), 0.60, 0.60),
+    "strange": ((0.02, 0.20), 0.10, 0.10),
+}
+
+
+def text(name: str, *, until: int = 0, before: str = "") -> Shares:
+    """Of one character; up to token `until`, if that is given, of another."""
+
+    def shares(choice: str, token: int) -> tuple[float, float]:
+        lookup, both, module = TEXTS[before if token < until else name]
+        return {"none": (0.0, 1.0), "ngram": lookup, "pdm+ngram": (both, 0.0), "pdm": (module, 0.0)}[choice]
+
+    return shares
 
 
 def bursts(rng: random.Random, times: float, quiet: float, busy: float) -> Callable[[float], float]:

@@ -15,8 +15,10 @@ from functools import partial
 from speculation.decisions.policy import FramePolicy, pipelined
 from speculation.decisions.schedule import Schedule, Step
 from speculation.simulate.stages import Events, Stages
+from workers.decisions.state_entries import StateEntries
 from workers.shared.frames import Frame
 from workers.shared.messages import Open, Sample, Sampling
+from workers.shared.model_files.layers import ring_entries
 
 VOCABULARY = 50
 
@@ -62,6 +64,28 @@ class Outcome:
     last_at: float = 0.0
 
 
+class Memory:
+    """What a stage whose layers have states remembers: the text that each entry is the state behind."""
+
+    def __init__(self, policy: FramePolicy, snapshots: int, chunk: int) -> None:
+        self._entries = StateEntries(ring_entries(policy.credits * policy.width), snapshots, chunk)
+        self._texts: list[list[int]] = [[] for _ in range(self._entries.count)]
+        self._wide = policy.width
+
+    def compute(self, frame: Frame) -> list[int]:
+        """The text behind the frame; one that may be rejected within is computed token by token."""
+        step = 1 if len(frame.tokens) <= self._wide else len(frame.tokens)
+        text: list[int] = []
+        for start in range(0, len(frame.tokens), step):
+            position = frame.position + start
+            source = self._entries.source(position)
+            text = [*([] if source is None else self._texts[source]), *frame.tokens[start : start + step]]
+            chunk = start + step == len(frame.tokens) and self._entries.is_chunk(frame.position, len(frame.tokens))
+            for entry in self._entries.wrote(position, step, chunk=chunk):
+                self._texts[entry] = text
+        return text
+
+
 class PipelineSim:
     """Runs requests one after the other through `stages` simulated stages."""
 
@@ -78,8 +102,11 @@ class PipelineSim:
         draft_time: float = 0.0,
         reuse: bool = False,
         silence: float = 0.0,
+        snapshots: int | None = None,
     ) -> None:
-        """`silence` is the probability that the drafter has no guess; frames are pipelined unless `policy` is given."""
+        """With `snapshots` the model is one that remembers in states, of which stages keep so many behind chunks.
+
+        `silence` is the probability that the drafter has no guess; frames are pipelined unless `policy` is given."""
         self._rng = rng
         self._jitter = jitter
         self._control_delay = control
@@ -89,7 +116,9 @@ class PipelineSim:
         self._acceptance = acceptance
         self._events = Events()
         self._last: dict[tuple[str, int], float] = {}
-        self.schedule = Schedule(0, stages, policy or pipelined(stages), chunk, itertools.count())
+        policy = policy or pipelined(stages)
+        self.schedule = Schedule(0, stages, policy, chunk, itertools.count(), snapshots)
+        self._memories = [] if snapshots is None else [Memory(policy, snapshots, chunk) for _ in range(stages)]
         self.stages = Stages(stages, self._events, self)
         self._kv: list[list[int]] = [[] for _ in range(stages)]
         self._prompt_tokens = 0  # a frame that is left from the request before is dead, whatever is said of it
@@ -194,6 +223,8 @@ class PipelineSim:
         """Any wrong key or value changes the last stage's answer."""
         kv = self._kv[stage]
         kv[frame.position :] = frame.tokens
+        if self._memories:
+            kv = self._memories[stage].compute(frame)
         return self._sample(kv, frame) if stage + 1 == len(self._kv) else None
 
     def sampled(self, sample: Sample) -> None:

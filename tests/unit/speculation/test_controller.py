@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
+from speculation.calibration import Calibration
 from speculation.decisions.controller import Controller
 from speculation.decisions.estimates import Choice, Judgement, Measured, Times
 from tests.unit.speculation.controller_sim import (
@@ -18,41 +19,20 @@ from tests.unit.speculation.controller_sim import (
     MODULE,
     NGRAM,
     NONE,
+    OWN_DEVICE,
+    PLAIN,
+    SHARED_CORES,
+    TEXTS,
     Machine,
     Shares,
     bursts,
     calibrate,
+    machine,
     play,
+    text,
 )
 
 SEEDS = range(8)
-PLAIN = Times(right=0.031, wrong=0.056, silent=0.052)
-
-
-def machine(module: Times, both: Times | None = None, **settings: Any) -> Machine:
-    """Lookups take no time; the module may have a device of its own, or not."""
-    times = {"none": PLAIN, "ngram": PLAIN, "pdm+ngram": both or module, "pdm": module}
-    return Machine(times.__getitem__, **settings)
-
-
-OWN_DEVICE = Times(right=0.033, wrong=0.057, silent=0.053)
-SHARED_CORES = Times(right=0.060, wrong=0.090, silent=0.060)
-TEXTS = {  # shares of right and silent drafts of lookup, of right ones of both together and of the module
-    "repetitive": ((0.56, 0.23), 0.86, 0.80),
-    "code": ((0.29, 0.40), 0.78, 0.72),
-    "prose": ((0.10, 0.50), 0.60, 0.60),
-    "strange": ((0.02, 0.20), 0.10, 0.10),
-}
-
-
-def text(name: str, *, until: int = 0, before: str = "") -> Shares:
-    """Of one character; up to token `until`, if that is given, of another."""
-
-    def shares(choice: str, token: int) -> tuple[float, float]:
-        lookup, both, module = TEXTS[before if token < until else name]
-        return {"none": (0.0, 1.0), "ngram": lookup, "pdm+ngram": (both, 0.0), "pdm": (module, 0.0)}[choice]
-
-    return shares
 
 
 def mean_ratio(module: Times, shares: Shares, answers: Sequence[int], **settings: Any) -> float:
@@ -92,6 +72,19 @@ def test_times_of_a_calibration_are_those_of_the_undisturbed_machine() -> None:
         for name, true in (("none", PLAIN), ("pdm", SHARED_CORES)):
             for verdict in ("right", "wrong", "silent"):
                 assert getattr(measured.times[name], verdict) == pytest.approx(getattr(true, verdict), rel=0.15)
+
+
+def test_somebody_who_waits_cuts_a_calibration_short() -> None:
+    calibration = Calibration(ALL, 2, 1000)
+    calibration.hurry()
+    choices = []
+    for run in calibration.runs(8):
+        choices.append(run.choice.name)
+        for number in range(run.request.max_tokens):
+            run.sampled(1.0 + number, 2, 1, rejected=False)
+        run.ended([*run.request.prompt, *range(run.request.max_tokens)], 0.0)
+    assert choices == ["none", "pdm", "ngram", "none", *["none"] * 4]  # the last ones are frames of 1 to 8 rows
+    assert set(calibration.measured().times) == {choice.name for choice in ALL}
 
 
 @pytest.mark.parametrize(("before", "name", "least"), [("repetitive", "strange", 0.98), ("strange", "code", 0.93)])

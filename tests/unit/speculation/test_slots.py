@@ -118,16 +118,25 @@ prompts = st.lists(st.integers(0, 2), min_size=1, max_size=20)
 @given(
     stages=st.integers(1, 5),
     delta=st.integers(0, 1),
+    snapshots=st.sampled_from([None, 1, 2]),
     seed=st.integers(0, 2**32),
     batch=st.lists(st.tuples(prompts, st.integers(1, 8), st.none() | st.floats(0, 12)), min_size=2, max_size=6),
 )
 def test_reuse_never_changes_the_output(
-    stages: int, delta: int, seed: int, batch: list[tuple[list[int], int, float | None]]
+    stages: int, delta: int, snapshots: int | None, seed: int, batch: list[tuple[list[int], int, float | None]]
 ) -> None:
     """Small alphabets make prompts begin alike; the simulated stages answer from what they really hold."""
     rng = random.Random(seed)
     sim = PipelineSim(
-        stages, pipelined(stages, delta), CHUNK, acceptance=0.6, rng=rng, jitter=0.9, control=0.3, reuse=True
+        stages,
+        pipelined(stages, delta),
+        CHUNK,
+        acceptance=0.6,
+        rng=rng,
+        jitter=0.9,
+        control=0.3,
+        reuse=True,
+        snapshots=snapshots,
     )
     requests = [Request(prompt, new, abort_after=abort) for prompt, new, abort in batch]
     for request, outcome in zip(requests, sim.run(requests), strict=True):

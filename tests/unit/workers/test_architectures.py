@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.architectures import REFUSED, SUPPORTED, check_supported
+from workers.shared.model_files.architectures import REFUSED, check_supported
+from workers.shared.model_files.families import FAMILIES
 
 
-@pytest.mark.parametrize("kind", sorted(SUPPORTED))
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
 def test_supported(kind: str) -> None:
     rope = {"rope_type": "llama3", "factor": 8.0}
-    check_supported({"model_type": kind, "rope_scaling": rope, "attn_logit_softcapping": None, "use_mrope": False})
+    check_supported({"model_type": kind, "rope_scaling": rope, "is_hybrid": None, "use_mrope": False})
 
 
 @pytest.mark.parametrize("kind", [*sorted(REFUSED), "something_new"])
@@ -25,27 +26,20 @@ def test_refused_by_name(kind: str) -> None:
     [
         ({}, "model_type is missing"),
         ({"model_type": "mamba"}, "recurrent"),
-        ({"model_type": "deepseek_v3"}, "latent attention"),
+        ({"model_type": "deepseek_v2"}, "latent attention"),
         ({"model_type": "pegasus", "is_encoder_decoder": True}, "encoder-decoder"),
-        ({"model_type": "gemma3"}, "multimodal"),
+        ({"model_type": "llava"}, "multimodal"),
         ({"model_type": "llama", "quantization_config": {"quant_method": "awq"}}, "quantised"),
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
-        ({"model_type": "llama", "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
-        (
-            {
-                "model_type": "llama",
-                "rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]},
-            },
-            "'longrope'",
-        ),
+        ({"model_type": "llama", "rope_scaling": {"type": "su", "factor": 2.0}}, "'su'"),
         ({"model_type": "llama", "rope_scaling": {"type": "mrope", "mrope_section": [1]}}, "'mrope'"),
         ({"model_type": "llama", "rope_scaling": {"type": "yarn", "new_rule": 2.0}}, "rope_scaling.new_rule is 2.0"),
         ({"model_type": "llama", "partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ({"model_type": "llama", "logits_scaling": 8.0}, "logits_scaling is 8.0"),
         ({"model_type": "llama", "sliding_window": 4096}, "sliding_window is 4096"),
         ({"model_type": "qwen2", "use_mrope": True}, "use_mrope is True"),
-        ({"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "dynamic"}}}, "'dynamic'"),
+        ({"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "new"}}}, "'new'"),
     ],
 )
 def test_refusals_say_why(config: dict[str, Any], reason: str) -> None:

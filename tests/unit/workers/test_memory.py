@@ -18,18 +18,24 @@ from workers.shared.memory import (
     check_fits,
     free_bytes,
     host_bytes,
-    kv_bytes_per_position,
     neighbours,
 )
+from workers.shared.model_files.layers import kv_bytes_per_position
 
-LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 10,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+}
 
 
 def test_kv_bytes_per_position() -> None:
-    assert kv_bytes_per_position(LLAMA, layers=10, itemsize=2) == 2 * 10 * 8 * 128 * 2
-    assert kv_bytes_per_position({**LLAMA, "head_dim": 256}, 1, 2) == 2 * 8 * 256 * 2
-    assert kv_bytes_per_position({**LLAMA, "num_key_value_heads": None}, 1, 2) == 2 * 32 * 128 * 2
-    assert kv_bytes_per_position(LLAMA, layers=0, itemsize=2) == 0
+    assert kv_bytes_per_position(LLAMA, layers=range(10), sequences=3, itemsize=2) == 2 * 10 * 3 * 8 * 128 * 2
+    assert kv_bytes_per_position({**LLAMA, "head_dim": 256}, range(1), 1, 2) == 2 * 8 * 256 * 2
+    assert kv_bytes_per_position({**LLAMA, "num_key_value_heads": None}, range(1), 1, 2) == 2 * 32 * 128 * 2
+    assert kv_bytes_per_position(LLAMA, layers=range(0), sequences=1, itemsize=2) == 0
 
 
 @given(

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.tensor_sizes import layer_bytes, read_header, tensor_entries, tensor_files
+from workers.shared.model_files.tensor_sizes import (
+    active_experts,
+    layer_bytes,
+    read_header,
+    tensor_entries,
+    tensor_files,
+    text_names,
+)
 
 
 def write_safetensors(path: Path, sizes: dict[str, int]) -> None:
@@ -87,3 +94,15 @@ def test_folders_without_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(ConfigError, match="weight_map"):
         layer_bytes(tmp_path)
+
+
+def test_of_experts_those_count_that_a_token_goes_to(tmp_path: Path) -> None:
+    assert active_experts({"num_experts": 128, "num_experts_per_tok": 8}) == 1 / 16
+    assert active_experts({"n_routed_experts": 4, "num_experts_per_tok": 1}) == 1 / 4
+    assert active_experts({"num_local_experts": 0, "num_experts_per_tok": 2}) == 1
+
+
+def test_a_language_model_under_a_prefix_goes_by_its_own_names() -> None:
+    names = ["language_model.model.norm.weight", "language_model.lm_head.weight", "vision_tower.layers.0.weight"]
+    assert text_names(names) == {"model.norm.weight": names[0], "lm_head.weight": names[1]}
+    assert text_names(["model.norm.weight", "mtp.x"]) == {"model.norm.weight": "model.norm.weight", "mtp.x": "mtp.x"}

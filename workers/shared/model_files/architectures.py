@@ -4,44 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.families import FAMILIES, Family
 
-_COMMON = frozenset({
-    "head_dim",
-    "hidden_act",
-    "hidden_size",
-    "intermediate_size",
-    "layer_types",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "rms_norm_eps",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
-    "tie_word_embeddings",
-    "vocab_size",
-})  # fmt: skip
-# model_type -> the fields of config.json that it is computed with. Each passes tests/model/test_shard.py.
-SUPPORTED: Mapping[str, frozenset[str]] = {
-    "llama": _COMMON | {"attention_bias", "mlp_bias"},
-    "qwen2": _COMMON | {"sliding_window", "use_sliding_window", "max_window_layers"},
-    "qwen3": _COMMON | {"attention_bias", "sliding_window", "use_sliding_window", "max_window_layers"},
-    "mistral": _COMMON | {"sliding_window"},
-    "olmo2": _COMMON | {"attention_bias"},
-    "smollm3": _COMMON
-    | {"attention_bias", "mlp_bias", "no_rope_layer_interval", "no_rope_layers"}
-    | {"sliding_window", "use_sliding_window", "max_window_layers"},
-    "gemma3_text": _COMMON
-    | {
-        "attention_bias",
-        "final_logit_softcapping",
-        "hidden_activation",
-        "query_pre_attn_scalar",
-        "rope_local_base_freq",
-    }
-    | {"sliding_window", "sliding_window_pattern", "_sliding_window_pattern"},
-}
 # Fields that change nothing that is computed here: about files, training, or how text is chosen when nobody says.
 _INFORMATIVE = frozenset({
     "architectures",
@@ -58,12 +22,15 @@ _INFORMATIVE = frozenset({
     "do_sample",
     "dtype",
     "early_stopping",
+    "embd_pdrop",
+    "embedding_dropout",
     "encoder_no_repeat_ngram_size",
     "eos_token_id",
     "exponential_decay_length_penalty",
     "finetuning_task",
     "forced_bos_token_id",
     "forced_eos_token_id",
+    "hidden_dropout",
     "id2label",
     "initializer_range",
     "is_decoder",
@@ -77,9 +44,12 @@ _INFORMATIVE = frozenset({
     "no_repeat_ngram_size",
     "num_beam_groups",
     "num_beams",
+    "num_logits_to_keep",
+    "num_nextn_predict_layers",  # layers that predict further tokens, which are not computed
     "num_return_sequences",
     "output_attentions",
     "output_hidden_states",
+    "output_router_logits",
     "output_scores",
     "packed_tensors",  # how they are stored, not what is computed
     "pad_token_id",
@@ -89,8 +59,12 @@ _INFORMATIVE = frozenset({
     "quantization_config",  # asked for by itself
     "remove_invalid_values",
     "repetition_penalty",
+    "resid_pdrop",
+    "residual_dropout",
     "return_dict",
     "return_dict_in_generate",
+    "router_aux_loss_coef",
+    "router_jitter_noise",  # while training
     "sep_token_id",
     "suppress_tokens",
     "task_specific_params",
@@ -106,6 +80,7 @@ _INFORMATIVE = frozenset({
     "unsloth_fixed",
     "unsloth_version",
     "use_cache",
+    "z_loss_coefficient",
 })  # fmt: skip
 # What rope_scaling and rope_parameters may say, in the layouts of transformers 4 and 5.
 _ROPE_FIELDS = frozenset({
@@ -126,53 +101,50 @@ _ROPE_FIELDS = frozenset({
     "truncate",
     "type",
 })  # fmt: skip
-_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+# "dynamic" stretches only what is longer than the model's own context, and no slot is.
+_ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn")
 
-_RECURRENT = "it has recurrent layers, whose state cannot be rolled back by position yet"
-_MLA = "it uses multi-head latent attention, whose compressed cache is not implemented yet"
+_RECURRENT = "it has recurrent layers of a kind that is not implemented yet"
+_MLA = "its kind of multi-head latent attention is not implemented yet"
+_PASSES_NOTHING_ON = "its layers in transformers do not tell their attention which frame is computed"
 _ENCODER_DECODER = "it is an encoder-decoder; only decoder-only models can be split this way"
-_MULTIMODAL = "it is multimodal; serve a text-only checkpoint of the same family"
-_EXPERTS = "it has mixture-of-experts layers, which are not tested yet"
-_UNUSUAL_ATTENTION = "its attention differs from the standard one and is not tested yet"
+_MULTIMODAL = "it is multimodal, and its language model is of no family that is served"
 
 REFUSED: Mapping[str, str] = {
     "bamba": _RECURRENT,
+    "nemotron_h": _RECURRENT,
+    "olmo_hybrid": _RECURRENT,
+    "kimi_linear": _RECURRENT,
     "falcon_mamba": _RECURRENT,
     "jamba": _RECURRENT,
-    "lfm2": _RECURRENT,
     "mamba": _RECURRENT,
     "mamba2": _RECURRENT,
-    "qwen3_5": _RECURRENT,
-    "qwen3_5_text": _RECURRENT,
-    "qwen3_next": _RECURRENT,
     "recurrent_gemma": _RECURRENT,
     "rwkv": _RECURRENT,
     "zamba2": _RECURRENT,
     "deepseek_v2": _MLA,
-    "deepseek_v3": _MLA,
     "kimi_k2": _MLA,
     "minicpm3": _MLA,
+    "nemotron": _PASSES_NOTHING_ON,
+    "stablelm": _PASSES_NOTHING_ON,
     "bart": _ENCODER_DECODER,
     "mt5": _ENCODER_DECODER,
     "t5": _ENCODER_DECODER,
     "whisper": _ENCODER_DECODER,
-    "gemma3": _MULTIMODAL,
     "gemma3n": _MULTIMODAL,
     "llama4": _MULTIMODAL,
     "llava": _MULTIMODAL,
-    "mistral3": _MULTIMODAL,
     "mllama": _MULTIMODAL,
     "qwen2_5_vl": _MULTIMODAL,
     "qwen2_vl": _MULTIMODAL,
     "qwen3_vl": _MULTIMODAL,
-    "gpt_oss": _EXPERTS,
-    "mixtral": _EXPERTS,
-    "qwen2_moe": _EXPERTS,
-    "qwen3_moe": _EXPERTS,
-    "gemma2": _UNUSUAL_ATTENTION,
 }
 
-_LENGTH_DEPENDENT = "it depends on the length of the sequence, so a token's rotation would change with what follows"
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of the language model, where a model that also sees or hears has one that can be served."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, Mapping) and inner.get("model_type") in FAMILIES else config
 
 
 def check_supported(config: Mapping[str, Any]) -> None:
@@ -182,26 +154,28 @@ def check_supported(config: Mapping[str, Any]) -> None:
     empty.
     """
     kind = config.get("model_type")
-    supported = ", ".join(sorted(SUPPORTED))
+    supported = ", ".join(sorted(FAMILIES))
     if not isinstance(kind, str):
         raise ConfigError(f"config.json: model_type is missing; supported are {supported}")
-    if kind not in SUPPORTED:
+    if kind not in FAMILIES:
         reason = _ENCODER_DECODER if config.get("is_encoder_decoder") else REFUSED.get(kind, "it is not tested yet")
         raise ConfigError(f"model_type {kind!r} is not supported: {reason}. Supported are {supported}")
-    if config.get("quantization_config"):
+    packing = config.get("quantization_config")
+    if packing and packing.get("quant_method") not in FAMILIES[kind].packed_as:
         raise ConfigError("config.json: quantization_config: quantised checkpoints are not supported; use the original")
     if config.get("use_bidirectional_attention"):
         raise ConfigError("config.json: use_bidirectional_attention: a token would need the ones that follow it")
+    family = FAMILIES[kind]
     for name, value in config.items():
-        private = name.startswith("_") and name not in SUPPORTED[kind]
-        if value and not private and name not in SUPPORTED[kind] | _INFORMATIVE and not _is_one(name, value):
+        private = name.startswith("_") and name not in family.fields
+        if value and not private and name not in family.fields | _INFORMATIVE and not _is_one(name, value):
             raise ConfigError(
                 f"config.json: {name} is {value!r}, which is not supported for {kind!r}; if it changes nothing that "
                 f"the model computes, remove it"
             )
     for name in ("rope_scaling", "rope_parameters"):
         for rope in _ropes(config.get(name)):
-            _check_rope(name, rope)
+            _check_rope(name, rope, family)
 
 
 def _is_one(name: str, value: Any) -> bool:
@@ -217,13 +191,13 @@ def _ropes(value: Any) -> list[Mapping[str, Any]]:
     return nested or [value]
 
 
-def _check_rope(field: str, rope: Mapping[str, Any]) -> None:
+def _check_rope(field: str, rope: Mapping[str, Any], family: Family) -> None:
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "longrope" and rope.get("short_factor") == rope.get("long_factor"):
-        return  # the same factors for any length
     if kind not in _ROPE_TYPES:
-        reason = _LENGTH_DEPENDENT if kind in ("dynamic", "longrope") else f"supported are {', '.join(_ROPE_TYPES)}"
-        raise ConfigError(f"config.json: {field}: rope type {kind!r} is not supported: {reason}")
+        raise ConfigError(
+            f"config.json: {field}: rope type {kind!r} is not supported: supported are {', '.join(_ROPE_TYPES)}"
+        )
     for name, value in rope.items():
-        if value is not None and name not in _ROPE_FIELDS and not _is_one(name, value):
+        known = name in _ROPE_FIELDS or name in family.fields
+        if value is not None and not known and not _is_one(name, value):
             raise ConfigError(f"config.json: {field}.{name} is {value!r}, which is not supported")

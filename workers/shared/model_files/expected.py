@@ -8,6 +8,7 @@ from typing import Any
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.blocks import FIELD, packed_kinds, packed_shape
 from workers.shared.model_files.facts import head_dim
+from workers.shared.model_files.families import family_of
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.tensor_sizes import (
     DTYPE_BYTES,
@@ -21,6 +22,8 @@ from workers.shared.model_files.tensor_sizes import (
 
 Shapes = dict[str, tuple[int, ...]]
 
+# Families whose shapes are known here. Those of others are asked of transformers, which takes seconds to import.
+KNOWN = frozenset({"gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3", "smollm3"})
 _PLAIN_NORMS = ("input_layernorm", "post_attention_layernorm")
 _NORMS: Mapping[str, tuple[str, ...]] = {
     "gemma3_text": (*_PLAIN_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
@@ -28,7 +31,6 @@ _NORMS: Mapping[str, tuple[str, ...]] = {
 }
 _HEAD_NORMS = frozenset({"qwen3", "gemma3_text"})  # have a norm for each head's queries and keys
 _JOINT_NORMS = frozenset({"olmo2"})  # have a norm for the queries and the keys of all heads together
-_TIED = frozenset({"gemma3_text", "smollm3"})  # tie head and embedding unless config.json says otherwise
 _IGNORED = "rotary_emb.inv_freq"  # old checkpoints keep what is computed from the configuration
 
 
@@ -70,19 +72,25 @@ def _biased(config: Mapping[str, Any], projection: str) -> bool:
     return bool(config.get("mlp_bias" if projection.startswith("mlp.") else "attention_bias"))
 
 
+def check_extents(folder: Path) -> None:
+    """Raises `ConfigError` naming a tensor that is cut off or has a dtype that nobody knows."""
+    files = tensor_files(folder)
+    sizes = {path: path.stat().st_size for path in set(files.values())}
+    for name, entry in tensor_entries(folder).items():
+        _check_extent(name, entry, files[name], sizes[files[name]])
+
+
 def check_tensors(folder: Path) -> None:
-    """Raises `ConfigError` naming a tensor that is missing, cut off, of another shape, or not called for."""
+    """Raises `ConfigError` naming a tensor that is missing, misshapen or not called for; of `KNOWN` families only."""
+    check_extents(folder)
     config = read_json(folder / "config.json")
     entries = tensor_entries(folder)
     files = tensor_files(folder)
-    sizes = {path: path.stat().st_size for path in set(files.values())}
-    for name, entry in entries.items():
-        _check_extent(name, entry, files[name], sizes[files[name]])
     try:
         expected = expected_tensors(config)
     except KeyError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error} is missing") from error
-    tied = config.get("tie_word_embeddings", config["model_type"] in _TIED)
+    tied = config.get("tie_word_embeddings", family_of(config).tied)
     for name, kind in packed_kinds(config).items():
         if name not in expected:
             raise ConfigError(f"{folder / 'config.json'}: {FIELD}: there is no {name} in this model")

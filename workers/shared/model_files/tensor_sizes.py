@@ -3,12 +3,14 @@
 import math
 import re
 import struct
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.json_file import read_json, read_optional_json
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -30,17 +32,27 @@ DTYPE_BYTES = {
     "BOOL": 1,
 }
 
+_PREFIXES = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("lm_head.", "lm_head."),
+)
+_TEXT = tuple(prefix for prefix, _ in _PREFIXES if "language_model" in prefix)
+_EXPERTS = re.compile(r"\.experts\.|\.block_sparse_moe\.(input|output)_linear\.")
+_ACTIVE = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_k")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 
 
-class TensorEntry(msgspec.Struct, frozen=True):
+class TensorEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One tensor as a safetensors header describes it."""
 
     dtype: str
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]  # first byte and the one behind the last, in the file
+    stored_as: str = ""  # its name in the file
 
     @property
     def nbytes(self) -> int:
@@ -67,13 +79,38 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         raise ConfigError(f"{path}: not a readable safetensors file: {error}") from error
     data = _LENGTH.size + length  # the header counts from here
     return {
-        name: TensorEntry(entry.dtype, entry.shape, (data + entry.data_offsets[0], data + entry.data_offsets[1]))
+        name: TensorEntry(entry.dtype, entry.shape, (data + entry.data_offsets[0], data + entry.data_offsets[1]), name)
         for name, entry in entries.items()
     }
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
-    """Which file of a model folder holds each tensor; raises `ConfigError` where the folder has no weights."""
+    """Which file of a model folder holds each tensor of the language model, by its name there.
+
+    Raises `ConfigError` where the folder has no weights.
+    """
+    files = _stored_files(folder)
+    return {name: files[stored] for name, stored in text_names(files).items()}
+
+
+def text_names(stored: Iterable[str]) -> dict[str, str]:
+    """Names of a language model's tensors, as a checkpoint of text alone would have them -> as they are stored.
+
+    A checkpoint that sees or hears has its language model under a prefix; its other tensors are none of ours.
+    """
+    names = list(stored)
+    if not any(name.startswith(_TEXT) for name in names):
+        return {name: name for name in names}
+    found = {}
+    for name in names:
+        for prefix, short in _PREFIXES:
+            if name.startswith(prefix):
+                found[short + name.removeprefix(prefix)] = name
+                break
+    return found
+
+
+def _stored_files(folder: Path) -> dict[str, Path]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         weight_map = read_json(index).get("weight_map")
@@ -88,12 +125,12 @@ def tensor_files(folder: Path) -> dict[str, Path]:
 
 def tensor_entries(folder: Path) -> dict[str, TensorEntry]:
     """Every tensor of a model folder, by name."""
-    files = tensor_files(folder)
+    files = _stored_files(folder)
     headers = {path: read_header(path) for path in sorted(set(files.values()))}
     missing = [name for name, path in files.items() if name not in headers[path]]
     if missing:
         raise ConfigError(f"{files[missing[0]]}: lacks {missing[0]}, which the index says it holds")
-    return {name: headers[path][name] for name, path in files.items()}
+    return {name: headers[files[stored]][stored] for name, stored in text_names(files).items()}
 
 
 def layer_of(name: str) -> int | None:
@@ -102,17 +139,27 @@ def layer_of(name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def layer_bytes(folder: Path) -> tuple[list[int], int]:
-    """Bytes of each decoder layer, and of final norm and LM head together, as `balance` wants them.
+def active_experts(config: Mapping[str, Any]) -> float:
+    """The share of its experts that a token goes to; 1 for a model without any."""
+    counts = [config[name] for name in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(name)]
+    active = next((config[name] for name in _ACTIVE if config.get(name)), None)
+    return active / counts[0] if counts and active else 1.0
 
-    A model without `lm_head.weight` has its head tied to the embedding. The embedding itself does not count: a token
-    reads one row of it. Raises `ConfigError` where the tensors do not have the names of a decoder-only model.
+
+def layer_bytes(folder: Path) -> tuple[list[int], int]:
+    """Bytes that a token reads of each decoder layer, and of final norm and LM head together, as `balance` wants them.
+
+    Of experts those count which a token goes to. A model without `lm_head.weight` has its head tied to the embedding.
+    The embedding itself does not count: a token reads one row of it. Raises `ConfigError` where the tensors do not have
+    the names of a decoder-only model.
     """
     entries = tensor_entries(folder)
+    active = active_experts(read_optional_json(folder / "config.json"))
     sizes: dict[int, int] = {}
     for name, entry in entries.items():
         if (layer := layer_of(name)) is not None:
-            sizes[layer] = sizes.get(layer, 0) + entry.nbytes
+            read = int(entry.nbytes * active) if _EXPERTS.search(name) else entry.nbytes
+            sizes[layer] = sizes.get(layer, 0) + read
     if not sizes or set(sizes) != set(range(len(sizes))):
         raise ConfigError(f"{folder}: no consecutive model.layers.N tensors; this is not a decoder-only checkpoint")
     head = entries.get(HEAD) or entries.get(EMBEDDING)

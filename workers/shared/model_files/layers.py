@@ -1,0 +1,138 @@
+"""What each decoder layer keeps of a sequence: keys and values by position, recurrent states, or both; torch-free."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from workers.shared.model_files.facts import head_dim
+from workers.shared.model_files.families import family_of
+from workers.shared.model_files.json_file import read_json
+
+SNAPSHOTS = 4  # states behind the newest whole prompt chunks, a slot
+_SPARE = 2  # the state that the oldest token in flight begins with, and the one that is being written
+_STATE_BYTES = 4  # recurrent states are float32 whatever the model's dtype
+_REMEMBERING = ("conv", "linear_attention")
+_ATTENDING = ("full_attention", "sliding_attention")
+
+
+class StateShape(NamedTuple):
+    """The state of one layer behind one position."""
+
+    conv: tuple[int, int]  # channels, and how many inputs of each the convolution looks back on
+    recurrent: tuple[int, int, int] | None = None  # heads, rows, columns
+
+    def nbytes(self, itemsize: int) -> int:
+        """Bytes, where the model's dtype has `itemsize`."""
+        return prod(self.conv) * itemsize + (prod(self.recurrent) * _STATE_BYTES if self.recurrent else 0)
+
+
+class KVShape(NamedTuple):
+    """Keys and values of one layer and position."""
+
+    heads: int
+    width: int  # of a key
+    value_width: int
+
+    @property
+    def numbers(self) -> int:
+        """How many there are."""
+        return self.heads * (self.width + self.value_width)
+
+
+class LayerPlan(NamedTuple):
+    """One decoder layer."""
+
+    kv: KVShape | None
+    state: StateShape | None = None
+
+
+def layer_plans(config: Mapping[str, Any]) -> Sequence[LayerPlan]:
+    """Every decoder layer, from a config.json; raises `KeyError` where that of a family with states leaves gaps."""
+    family = family_of(config)
+    count: int = config["num_hidden_layers"]
+    kv = _kv_shape(config)
+    if family.uneven:
+        own = {int(layer): said for layer, said in config["per_layer_config"].items()}
+        return [LayerPlan(_overridden(kv, own.get(layer, {}))) for layer in range(count)]
+    if family.mixer is None:
+        return [LayerPlan(kv)] * count
+    state = _STATES[family.mixer](config)
+    if family.beside:
+        return [LayerPlan(kv, state)] * count
+    return [
+        LayerPlan(kv if kind in _ATTENDING else None, state if kind in _REMEMBERING else None)
+        for kind in _kinds(config)
+    ]
+
+
+def _kv_shape(config: Mapping[str, Any]) -> KVShape:
+    if family_of(config).latent:  # kept as attention reads them, not as the latents they are made of
+        width = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+        return KVShape(config["num_attention_heads"], width, config["v_head_dim"])
+    width = head_dim(config)
+    return KVShape(config.get("num_key_value_heads") or config["num_attention_heads"], width, width)
+
+
+def _overridden(kv: KVShape, own: Mapping[str, Any]) -> KVShape:
+    width = own.get("head_dim", kv.width)
+    return KVShape(own.get("num_key_value_heads", kv.heads), width, width)
+
+
+def _kinds(config: Mapping[str, Any]) -> Sequence[str]:
+    kinds: Sequence[str] = config["layer_types"]
+    if unknown := set(kinds) - {*_ATTENDING, *_REMEMBERING}:
+        raise KeyError(f"layer_types: {unknown.pop()}")
+    return kinds
+
+
+def has_states(config: Mapping[str, Any]) -> bool:
+    """Whether any layer remembers what it has read in a state, and not by position."""
+    return family_of(config).mixer is not None
+
+
+def snapshots_of(model: str) -> int | None:
+    """How many prompt chunks back a slot of a model folder can go; None for a model that can begin behind any."""
+    return SNAPSHOTS if has_states(read_json(Path(model) / "config.json")) else None
+
+
+def kv_bytes_per_position(config: Mapping[str, Any], layers: Sequence[int], sequences: int, itemsize: int) -> int:
+    """Bytes of keys and values a position, for `layers` and `sequences` slots."""
+    plans = layer_plans(config)
+    numbers = sum(kv.numbers for layer in layers if (kv := plans[layer].kv) is not None)
+    return numbers * sequences * itemsize
+
+
+def ring_entries(ahead: int) -> int:
+    """How many states by position a slot keeps of each layer, for `ahead` tokens in flight."""
+    return ahead + _SPARE
+
+
+def state_bytes(config: Mapping[str, Any], layers: Sequence[int], ahead: int, itemsize: int) -> int:
+    """Bytes of the states of `layers` in one slot, for `ahead` tokens in flight."""
+    entries = ring_entries(ahead) + SNAPSHOTS
+    plans = layer_plans(config)
+    return entries * sum(state.nbytes(itemsize) for layer in layers if (state := plans[layer].state) is not None)
+
+
+def _gated_delta(config: Mapping[str, Any]) -> StateShape:
+    keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    width, out = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    return StateShape((2 * keys * width + values * out, config["linear_conv_kernel_dim"]), (values, width, out))
+
+
+def _short_convolution(config: Mapping[str, Any]) -> StateShape:
+    return StateShape((config["hidden_size"], config["conv_L_cache"]))
+
+
+def _mamba2(config: Mapping[str, Any]) -> StateShape:
+    heads, width, size = config["mamba_n_heads"], config["mamba_d_head"], config["mamba_d_state"]
+    channels = heads * width + 2 * config["mamba_n_groups"] * size
+    return StateShape((channels, config["mamba_d_conv"]), (heads, width, size))
+
+
+_STATES = {
+    "gated_delta": _gated_delta,
+    "short_convolution": _short_convolution,
+    "mamba2": _mamba2,
+}
