@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help install serve test lint format types contracts unit chaos gpu-check options boards models constraints clean
+.PHONY: help install serve test lint format types contracts unit compose-check chaos gpu-check options boards models constraints clean
 
 help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
@@ -15,6 +15,7 @@ help:
 	@echo "make unit                 the tests that need neither torch nor processes (seconds)"
 	@echo "make chaos [FAULTS=40]    kill, stop and slow processes under load at random moments, for an hour or so"
 	@echo "make gpu-check            on a machine with a CUDA device: identity and speed, written to docs/gpu.md (minutes)"
+	@echo "make compose-check        build the container images, start them, chat, kill some, where Docker or Podman is"
 	@echo "make format               format the code and mend what the linter can mend"
 	@echo "make options              write docs/options.md from the declarations"
 	@echo "make boards               write Grafana's dashboards from their declarations"
@@ -58,6 +59,9 @@ contracts: $(INSTALLED)
 
 unit: $(INSTALLED)
 	$(PYTEST) tests/unit
+
+compose-check: $(INSTALLED)
+	@$(BIN)/python -m tests.e2e.compose_check
 
 FAULTS ?= 40
 

@@ -44,6 +44,7 @@ class Service:
             max_queue=settings.max_queue,
             health_timeout=settings.health_timeout,
             clock=time.monotonic,
+            token=settings.token,
             fingerprint=server_fingerprint(folder),
             resume_attempts=settings.resume_attempts if settings.on_failure == "resume" else 0,
             resume_timeout=settings.resume_timeout if settings.on_failure == "resume" else 0.0,

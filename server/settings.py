@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from server.tool_parsers.dialects import DIALECTS, choose_dialect
+from workers.shared.config import write_private
 from workers.shared.errors import ConfigError
 from workers.shared.options.declared import AtLeastOne, NotNegative, Seconds, about
 from workers.shared.options.sources import decode
@@ -120,6 +121,7 @@ class ServerSettings(ServerFields, frozen=True, forbid_unknown_fields=True):
     model: str  # a prepared model folder: tokenizer.json, its configuration files and chat template
     served_model_name: str
     bus: str  # ZeroMQ address that rank 0 binds
+    token: str = ""  # the secret of the engine's group, where `bus` is on tcp
     health_timeout: Seconds = 20.0  # without a Status after which the engine counts as down
     created: NotNegative = 0  # Unix seconds, shown by /v1/models
 
@@ -143,7 +145,7 @@ def check_server(options: ServerFields) -> None:
 
 
 def settings_for(
-    options: ServerOptions, name: str, model: str, bus: str, *, health_timeout: float, created: int
+    options: ServerOptions, name: str, model: str, bus: str, *, health_timeout: float, created: int, token: str = ""
 ) -> ServerSettings:
     """The API server's file for a prepared `model` folder, called `name` unless the options say otherwise."""
     given = {field: getattr(options, field) for field in ServerFields.__struct_fields__}
@@ -153,6 +155,7 @@ def settings_for(
         model=model,
         served_model_name=options.served_model_name or name,
         bus=bus,
+        token=token,
         health_timeout=health_timeout,
         created=created,
         **given,
@@ -169,5 +172,4 @@ def load_settings(path: Path) -> ServerSettings:
 
 def save_settings(settings: ServerSettings, path: Path) -> None:
     """Writes `settings` as JSON, for this user alone: there may be keys in it."""
-    path.touch(mode=0o600)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(settings)))
+    write_private(path, settings)

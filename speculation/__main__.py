@@ -4,9 +4,6 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from typing import Any
-
-import zmq
 
 from speculation.channels import Channels
 from speculation.decisions.controller import Controller
@@ -17,6 +14,7 @@ from speculation.kept_calibrations import load_measured
 from workers.decisions.check_config import check_config
 from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError, EchelonError
+from workers.shared.hosts.group_key import GroupContext
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.model_files.facts import read_facts
 from workers.shared.processes.logs import configure, tell
@@ -51,7 +49,7 @@ def serve(config: EngineConfig) -> None:
     offered = choices(config.drafter)
     controller = Controller(config.stages, offered, load_measured(config), width=policy.width)
     drafters = build_drafters(config, vocab_size, offered)
-    context: zmq.Context[Any] = zmq.Context()
+    context = GroupContext(config.endpoints.token)
     channels = Channels(context, config.endpoints, config.stall_timeout)
     engine = Engine(config, vocab_size, policy, drafters, channels, controller)
     for signal_number in (signal.SIGTERM, signal.SIGINT):

@@ -21,6 +21,7 @@ _ROWS = (1, 2, 4, 8, 16)
 _LEAST_ROUNDS, _MOST_ROUNDS = 2, 5
 _MOST_SECONDS = 8.0  # after which no further round begins
 _STEADY = 1.1  # spread of times on a machine that does nothing else
+_INSTANT = 1e-9  # seconds; less than any sample takes, and more than nothing
 _FREE = 0.02  # of the time of a sample: a drafter that takes less costs what plain decoding does
 
 
@@ -191,6 +192,6 @@ class Calibration:
         return [self._seconds(choice, verdict) for verdict in Judgement]
 
 
-def _low(ordered: Sequence[float], otherwise: float = 0.0) -> float:
+def _low(ordered: Sequence[float], otherwise: float = _INSTANT) -> float:
     """The lower quartile: what was disturbed took longer, and the very least may be luck."""
-    return ordered[len(ordered) // 4] if ordered else otherwise
+    return max(ordered[len(ordered) // 4], _INSTANT) if ordered else otherwise

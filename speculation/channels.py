@@ -20,8 +20,10 @@ class Channels:
     def __init__(self, context: "zmq.Context[Any]", endpoints: Endpoints, silence: float | None = None) -> None:
         """After `silence` seconds without a sign of life a connection counts as lost; None: only when it is closed."""
         self.announce_ns = 0  # spent in `announce`
-        listen = endpoints.listen
-        self._bus = open_socket(context, zmq.ROUTER, endpoints.bus, bind=True, listen=listen, silence=silence)
+        listen, token = endpoints.listen, endpoints.token
+        self._bus = open_socket(
+            context, zmq.ROUTER, endpoints.bus, bind=True, listen=listen, token=token, silence=silence
+        )
         self._bus.setsockopt(zmq.ROUTER_MANDATORY, 1)  # what cannot be delivered is an error
         self._wakeup = Wakeup()
         self._bus_descriptor = self._wakeup.attend(self._bus)

@@ -158,10 +158,10 @@ class ZmqLines:
     def __init__(
         self, context: "zmq.Context[Any]", endpoints: Endpoints, silence: float | None, wakeup: Wakeup
     ) -> None:
-        listen = endpoints.listen
-        self._results = open_socket(context, zmq.PULL, endpoints.results, bind=True, listen=listen)
+        listen, token = endpoints.listen, endpoints.token
+        self._results = open_socket(context, zmq.PULL, endpoints.results, bind=True, listen=listen, token=token)
         self._control = [
-            open_socket(context, zmq.PUSH, endpoint, bind=True, listen=listen, silence=silence)
+            open_socket(context, zmq.PUSH, endpoint, bind=True, listen=listen, token=token, silence=silence)
             for endpoint in endpoints.control
         ]
         for socket in self._control:

@@ -9,6 +9,7 @@ from server.launcher.options import CHECK, DOCTOR, PLAN, SERVE
 from speculation.bench.options import BENCH_PROGRAM
 from speculation.simulate.__main__ import SIMULATE_PROGRAM
 from speculation.training.options import DISTILL_PROGRAM, TRAIN_PROGRAM
+from workers.shared.hosts.options import JOIN
 from workers.shared.options.declared import Option, options_of
 from workers.shared.options.sources import Program
 
@@ -39,9 +40,8 @@ def page() -> str:
     """The whole page."""
     served = {option.name for option in options_of(SERVE.options)}
     parts = [_HEAD, _section(SERVE)]
-    parts.append(_section(PLAN, served, "All options of `echelon serve`, and:"))
-    parts.append(_section(CHECK))
-    parts.append(_section(DOCTOR))
+    parts.append(_section(PLAN, served - {"token"}, "All options of `echelon serve`, and:"))
+    parts += [_section(JOIN), _section(CHECK), _section(DOCTOR)]
     parts.append(_section(BENCH_PROGRAM, served - {"num_speculative_tokens", "stages"}, _BENCH))
     parts.append(_section(SIMULATE_PROGRAM))
     parts += [_section(DISTILL_PROGRAM), _section(TRAIN_PROGRAM)]

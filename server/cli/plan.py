@@ -9,10 +9,11 @@ import msgspec
 from server.launcher.measured import measured_options
 from server.launcher.options import PLAN, SERVE, CheckOptions, PlanOptions
 from server.launcher.prepared import read_model, with_prepared_draft_model
-from server.launcher.resolve import ModelSize, local_endpoints, plan_engine, plan_over_network
+from server.launcher.resolve import ModelSize, is_loopback, local_endpoints, plan_engine, plan_over_network
 from server.settings import check_server, save_settings, settings_for
 from workers.shared.config import EngineConfig, load_config, save_config
 from workers.shared.errors import ConfigError
+from workers.shared.hosts.tokens import draw_token
 from workers.shared.memory import by_device, needs_of, report
 from workers.shared.options.engine import DEFAULT_STAGES
 from workers.shared.options.sources import decode, read
@@ -34,6 +35,7 @@ def plan(options: PlanOptions) -> int:
         config.endpoints.bus,
         health_timeout=config.stall_timeout,
         created=int(time.time()),
+        token=config.endpoints.token,
     )
     folder = Path(options.out)
     try:
@@ -76,12 +78,21 @@ def _over_network(options: PlanOptions) -> tuple[ModelSize, EngineConfig]:
     if not engine.split:
         engine = msgspec.structs.replace(engine, stages=stages)
     hosts = options.hosts or ("engine", *(f"stage-{i}" for i in range(stages)))
-    config = plan_over_network(engine, model, hosts, options.base_port)
+    token = options.token or ("" if all(map(is_loopback, hosts)) else _earlier_token(options.out) or draw_token())
+    config = plan_over_network(engine, model, hosts, options.base_port, token)
     if options.measure:
         engine, told = measured_options(engine, model, config)
         sys.stderr.write("\n".join(told) + "\n")
-        config = plan_over_network(engine, model, hosts, options.base_port)
+        config = plan_over_network(engine, model, hosts, options.base_port, token)
     return model, config
+
+
+def _earlier_token(out: str | None) -> str:
+    """The token that an earlier plan has left in the same folder: whoever was started with that one still has it."""
+    try:
+        return "" if out is None else load_config(Path(out) / "engine.json").endpoints.token
+    except ConfigError:
+        return ""
 
 
 def _description(config: EngineConfig) -> list[str]:

@@ -5,6 +5,7 @@ from typing import NamedTuple, NoReturn
 
 from server.cli.become import become
 from server.launcher.prepared import display_name, prepare_model
+from workers.shared.hosts.options import JOIN
 
 
 class SubProgram(NamedTuple):
@@ -17,6 +18,7 @@ class SubProgram(NamedTuple):
 
 
 PROGRAMS = {
+    "join": SubProgram("workers.hosts", JOIN.text),
     "prepare": SubProgram("workers.prepare", "Fetch and convert MODEL without serving it; prints the folder."),
     "bench": SubProgram("speculation.bench", "Compare methods on this machine: same workers, same prompts, over HTTP."),
     "simulate": SubProgram("speculation.simulate", "Predict tokens/s on hardware that is not at hand."),

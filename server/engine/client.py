@@ -108,13 +108,18 @@ class EngineClient:
         max_queue: int,
         health_timeout: float,
         clock: Callable[[], float],
+        token: str = "",
         fingerprint: Mapping[str, str] | None = None,
         resume_attempts: int = 0,
         resume_timeout: float = 0.0,
         probe_interval: float = _PROBE_INTERVAL,
     ) -> None:
-        """`resume_attempts` and `resume_timeout` (seconds) bound how long a sequence waits for a lost engine."""
+        """`token` is the secret of an engine that listens on tcp.
+
+        `resume_attempts` and `resume_timeout` (seconds) bound how long a sequence waits for a lost engine.
+        """
         self._endpoint = endpoint
+        self._token = token
         self._max_queue = max_queue
         self._clock = clock
         self._probe_interval = probe_interval
@@ -246,7 +251,7 @@ class EngineClient:
             except msgspec.MsgspecError as error:
                 lose(f"the engine sent a message that cannot be read ({error})")
 
-        socket = open_socket(self._context, zmq.DEALER, self._endpoint, bind=False)
+        socket = open_socket(self._context, zmq.DEALER, self._endpoint, bind=False, token=self._token)
         monitor = socket.get_monitor_socket(zmq.Event.DISCONNECTED)
         self._socket, self._reader = socket, BusReader(socket, take)
         watcher = BusReader(monitor, lambda _: lose("the connection to the engine was lost; it is restarting"))

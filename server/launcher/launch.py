@@ -6,21 +6,23 @@ import subprocess
 import time
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from server.hosts.joined_stages import Gathering, JoinedStages
 from server.launcher.options import ServeOptions
 from server.launcher.own_server import check_port_is_free, controller_of, not_ready
 from server.launcher.prepared import check_flags, read_model, with_prepared_draft_model
-from server.launcher.processes import Child, Group, spawn, wait_for_any_exit
-from server.launcher.resolve import ModelSize, choose_split, local_endpoints, plan_engine
 from server.launcher.restarts import RestartBudget
 from server.launcher.run_folder import make_run_folder
 from server.launcher.signals import Stopped, ignore_signals, stop_signals
+from server.launcher.stage_hosts import LocalStages, StageHosts
 from server.launcher.summary import example, summary
 from server.settings import ServerOptions, check_server, save_settings, settings_for
 from workers.shared.config import EngineConfig, save_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.memory import check_devices, free_bytes, needs_of, report
-from workers.shared.options.engine import EngineOptions
+from workers.shared.processes.children import Child, Group, spawn, wait_for_any_exit
 from workers.shared.processes.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, configure, tell
 
 _PERMANENT = 2  # exit code of a process that a restart would not mend
@@ -48,7 +50,11 @@ def serve(options: ServeOptions) -> int:
     os.environ[FORMAT_VARIABLE], os.environ[LEVEL_VARIABLE] = options.log_format, options.log_level  # for all processes
     configure("launcher")
     check_server(options.api)
-    check_flags(options.engine, options.model)
+    gathering = None
+    if options.gather_at is not None:
+        gathering = Gathering.settled(options.gather_at, options.token, options.local_stages)
+    here_only = options.engine if gathering is None else replace(options.engine, device=options.engine.device[:1])
+    check_flags(here_only, options.model)
     check_port_is_free(options.api.host, options.api.port)
     with stop_signals():
         try:
@@ -56,7 +62,10 @@ def serve(options: ServeOptions) -> int:
             engine = with_prepared_draft_model(options.engine)
             run_folder = make_run_folder()
             try:
-                return Launcher(model, engine, options.api, run_folder).run()
+                stages: StageHosts = LocalStages(model, engine, run_folder)
+                if gathering is not None:
+                    stages = JoinedStages(gathering, model, options.model, engine, run_folder)
+                return Launcher(options.api.served_model_name or model.name, stages, options.api, run_folder).run()
             finally:
                 shutil.rmtree(run_folder, ignore_errors=True)
         except Stopped:
@@ -66,11 +75,11 @@ def serve(options: ServeOptions) -> int:
 class Launcher:
     """The supervisor. The API server outlives a failed engine group, says so meanwhile, and finds the next one."""
 
-    def __init__(self, model: ModelSize, engine: EngineOptions, server: ServerOptions, run_folder: Path) -> None:
-        self._model = model
-        self._engine_options = engine
+    def __init__(self, name: str, stages: StageHosts, server: ServerOptions, run_folder: Path) -> None:
+        """`name` is the model's in the API."""
+        self._name = name
+        self._stages = stages
         self._server_options = server
-        self._name = server.served_model_name or model.name
         self._run_folder = run_folder
         self._engine = Group()
         self._server = Group()
@@ -79,16 +88,16 @@ class Launcher:
 
     def run(self) -> int:
         """Starts everything, then restarts what fails as often as is reasonable."""
-        config = self._plan()
-        self._check_memory(config)
         try:
+            config = self._plan()
+            self._check_memory(config)
             self._start_engine(config)
             self._start_server(config)
             self._await_ready(config)
             self._announce(config)
             while True:
                 wait_for_any_exit([self._engine, self._server])
-                self._recover(self._failed())
+                config = self._recover(self._failed(), config)
         except StartFailed as error:
             raise ConfigError(f"{error} (see above)") from error
         except Stopped:
@@ -98,30 +107,29 @@ class Launcher:
             ignore_signals()
             self._server.stop(_SERVER_GRACE)
             self._engine.stop(_ENGINE_GRACE)
+            self._stages.close()
 
     def _plan(self) -> EngineConfig:
-        """The configuration of the next engine: sockets are new, so that nothing of the last one gets in."""
+        """The configuration of the next engine."""
         self._attempts += 1
-        stages = len(choose_split(self._engine_options, self._model))
-        endpoints = local_endpoints(self._run_folder, stages, self._attempts)
-        return plan_engine(self._engine_options, self._model, endpoints)
+        return self._stages.plan(self._attempts)
 
     def _check_memory(self, config: EngineConfig) -> None:
-        """Tells what will be allocated; raises `ConfigError` where the parts on one device do not fit together."""
+        """Tells what will be allocated; raises `ConfigError` where the parts on one device do not fit together.
+
+        What is on other hosts is checked by its processes.
+        """
         needs = needs_of(config)
         for line in report(needs, config):
             _say(line)
-        check_devices(needs, config.max_model_len, free_bytes)
+        here = [need for need in needs if not need.host]
+        check_devices(here, config.max_model_len, free_bytes)
 
     def _start_engine(self, config: EngineConfig) -> None:
         path = self._run_folder / f"engine-{self._attempts}.json"
         save_config(config, path)
         rank_0 = spawn("speculation rank", "speculation", "--config", str(path), threads=config.drafter.threads)
-        self._engine.children.append(rank_0)
-        if config.transport != "inprocess":
-            for i in range(config.stages):
-                arguments = ("workers", "--stage", str(i), "--config", str(path))
-                self._engine.children.append(spawn(f"stage {i}", *arguments, threads=config.threads))
+        self._engine.children += [rank_0, *self._stages.start(config, path)]
 
     def _start_server(self, config: EngineConfig) -> None:
         settings = settings_for(
@@ -159,20 +167,23 @@ class Launcher:
         assert child is not None
         return StartFailed(child.exit_text, permanent=child.process.returncode == _PERMANENT)
 
-    def _recover(self, failure: StartFailed) -> None:
-        """Starts again what has ended, until it is ready; raises the failure that is one too many, or permanent."""
+    def _recover(self, failure: StartFailed, config: EngineConfig) -> EngineConfig:
+        """Starts again what has ended, until it is ready; raises the failure that is one too many, or permanent.
+
+        `config` is that of the engine so far; returns that of the one that runs then.
+        """
         while True:
             if failure.permanent or not self._budget.allow(time.monotonic()):
                 raise failure
             started = time.monotonic()
             what = "the API server" if self._server.ended() is not None else "the engine"
             _say(f"{failure}; restarting {what}")
-            config = self._plan()
             if self._server.ended() is not None:
                 self._server.stop(grace=0.0)
                 self._start_server(config)
             else:
                 self._engine.stop(grace=0.0)
+                config = self._plan()
                 while not_ready(self._server_options) is None:  # what it has heard of the last one
                     time.sleep(_LOOK)
                 self._start_engine(config)
@@ -182,7 +193,7 @@ class Launcher:
                 failure = error
                 continue
             _say(f"{what} is back after {time.monotonic() - started:.1f} s")
-            return
+            return config
 
     def _drain(self) -> None:
         """Lets the API server finish what it has begun; another signal cuts that short."""

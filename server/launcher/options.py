@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 from msgspec import Struct
 
 from server.settings import ServerOptions
-from workers.shared.options.declared import Port, about, within
+from workers.shared.options.declared import NotNegative, Port, about, within
 from workers.shared.options.engine import EngineOptions, ModelArgument
 from workers.shared.options.sources import Program
 
+HOSTS = "Several hosts"
 NETWORK, LOG = "Processes started one by one", "Log"
 
 
@@ -21,6 +22,24 @@ class ProcessOptions(ModelArgument, frozen=True, kw_only=True):
 
 class ServeOptions(ProcessOptions, frozen=True, kw_only=True):
     """Of `echelon serve`. Processes that are started by hand read the variables."""
+
+    gather_at: Annotated[
+        str | None,
+        about(
+            HOSTS,
+            "Let other hosts join here, each with `echelon join`, and hold stages: tcp://HOST:PORT, HOST being a name "
+            "or address under which they reach this one. The next 3 + 2 N ports are used too, for N stages",
+        ),
+    ] = None
+    local_stages: Annotated[NotNegative, about(HOSTS, "Of --stages so many on this host")] = 1
+    token: Annotated[
+        str | None,
+        about(
+            HOSTS,
+            "Secret that a host needs to join; with it connections are authenticated and encrypted",
+            default="drawn and shown, unless --gather-at is a loopback address",
+        ),
+    ] = None
 
     log_format: Annotated[Literal["text", "json"], about(LOG, "Lines for people, or a JSON object a line")] = "text"
     log_level: Annotated[
@@ -36,6 +55,14 @@ class PlanOptions(ProcessOptions, frozen=True, kw_only=True):
         about(NETWORK, "Where rank 0 and then each stage run", default="engine,stage-0,stage-1, as many as stages"),
     ] = ()
     base_port: Annotated[Port, about(NETWORK, "First of the TCP ports that the processes listen on")] = 5550
+    token: Annotated[
+        str | None,
+        about(
+            NETWORK,
+            "Secret of the group, with which its ZeroMQ connections over TCP are authenticated and encrypted",
+            default="drawn, unless all hosts are loopback addresses",
+        ),
+    ] = None
     measure: Annotated[
         bool,
         about(NETWORK, "Balance stages by the time that layers take on this machine's devices, which hosts must have"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from workers.shared.config import DrafterConfig, Endpoints, EngineConfig, Transp
 from workers.shared.drafters import DRAFTERS, DrafterName
 from workers.shared.endpoints import zmq_endpoint
 from workers.shared.errors import ConfigError
+from workers.shared.hosts.tokens import check_token
 from workers.shared.options.engine import (
     DEFAULT_MAX_MODEL_LEN,
     DEFAULT_STAGES,
@@ -41,12 +42,17 @@ def plan_engine(options: EngineOptions, model: ModelSize, endpoints: Endpoints) 
     return _plan(options, model, endpoints, [""] * (len(endpoints.data) + 1))
 
 
-def plan_over_network(options: EngineOptions, model: ModelSize, hosts: Sequence[str], port: int) -> EngineConfig:
+def plan_over_network(
+    options: EngineOptions, model: ModelSize, hosts: Sequence[str], port: int, token: str = ""
+) -> EngineConfig:
     """As `plan_engine`, for processes that are started one by one: rank 0 and then the stages run on `hosts`.
 
-    Devices are named as each stage's own host or container sees them.
+    Devices are named as each stage's own host or container sees them. `token` is the group's secret.
     """
+    if token:
+        check_token(token)
     endpoints = network_endpoints(hosts, len(choose_split(options, model)), port)
+    endpoints = msgspec.structs.replace(endpoints, token=token)
     if options.transport == "inprocess":
         raise ConfigError("--transport inprocess has no processes to start one by one")
     return _plan(options, model, endpoints, hosts)
@@ -83,6 +89,13 @@ def choose_split(options: EngineOptions, model: ModelSize) -> tuple[int, ...]:
         given = ",".join(map(str, options.split))
         raise ConfigError(f"--split {given} has {len(options.split)} stages, but --stages is {options.stages}")
     return options.split
+
+
+def rebalanced(options: EngineOptions, model: ModelSize, speeds: Sequence[int] | None) -> EngineOptions:
+    """The same options with layers for stages of these relative `speeds`, unless they name a split themselves."""
+    if options.split or speeds is None:
+        return options
+    return msgspec.structs.replace(options, split=balance(model.layer_bytes, model.head_bytes, len(speeds), speeds))
 
 
 def choose_devices(given: Sequence[str], stages: int, *, alone: bool) -> tuple[str, ...]:
@@ -178,7 +191,18 @@ def network_endpoints(hosts: Sequence[str], stages: int, port: int) -> Endpoints
     )
 
 
-def _ip_address(host: str) -> object:
+def is_loopback(host: str) -> bool:
+    """Whether nobody on another machine can reach what listens on `host`."""
+    address = _ip_address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def is_address(host: str) -> bool:
+    """Whether `host` is an IP address, which tells on which interface to listen."""
+    return _ip_address(host) is not None
+
+
+def _ip_address(host: str) -> IPv4Address | IPv6Address | None:
     try:
         return ip_address(host.strip("[]"))
     except ValueError:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tests.e2e.serving import free_port, wait_until
+from workers.shared.hosts.tokens import draw_token
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -107,6 +108,8 @@ def started(folder: Path, transport: Literal["zmq", "gloo"], stages: int) -> Ite
     arguments = ["--out", str(folder), "--hosts", ",".join(["127.0.0.1"] * (stages + 1)), "--base-port"]
     arguments += [str(free_port()), "--transport", transport, "--max-model-len", "512", "--drafter", "ngram"]
     arguments += ["--stall-timeout", str(STALL), "--port", str(port)]
+    if transport == "zmq":  # as between hosts: authenticated and encrypted
+        arguments += ["--token", draw_token()]
     command = [sys.executable, "-m", "server.cli", "plan", "tiny", *arguments]
     subprocess.run(command, check=True, timeout=BACK, capture_output=True)
     engine = ("--config", str(folder / "engine.json"))

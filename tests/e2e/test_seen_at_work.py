@@ -62,9 +62,10 @@ def test_a_question_is_answered_and_its_frames_are_seen_on_their_way(server: Ser
         other.result()
     assert page.run("document.querySelectorAll('#log .assistant:not(.thought)').length") == 1
     kinds = {name for looks in page.run("[...seen]") for name in looks.split()}
-    assert {"prompt", "certain", "draft"} <= kinds
+    assert {"prompt", "certain"} <= kinds
+    assert kinds & {"draft", "right", "wrong", "gone"}, "on a slow machine a draft may be judged before it is drawn"
     assert page.run("Number(document.querySelector('#per-cycle').textContent)") > 0
-    assert "tokens a second" in page.run("document.querySelector('#why').textContent")
+    assert "ngram drafts, the only choice" in page.run("document.querySelector('#why').textContent")
     names = page.run("[...document.querySelectorAll('#done th')].map((cell) => cell.textContent)")
     assert sum(name.startswith("Yours") for name in names) == 1, "the other request is a number"
     tokens = page.run("[...document.querySelectorAll('#done tr')].map((row) => Number(row.children[1].textContent))")

@@ -19,7 +19,8 @@ import psutil
 from tests.e2e.serving import Serving, children, command, serving
 
 _SETTLE = 4.0  # seconds after which nothing is traced any more
-_HOLLOW = ["--stages", "4", "--hollow-stages", "--emulate-stage-ms", "5", "--drafter", "ngram", "--always-draft"]
+_HOLLOW = ["--stages", "4", "--hollow-stages", "--emulate-stage-ms", "5", "--drafter", "scripted"]
+_HOLLOW += ["--scripted-acceptance", "0.8", "--always-draft"]
 
 
 def main() -> None:

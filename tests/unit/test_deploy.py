@@ -10,7 +10,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from server.engine.rates import EngineFigures
-from server.launcher.options import PLAN
+from server.launcher.options import PLAN, PlanOptions
 from server.launcher.resolve import ModelSize, network_endpoints, plan_over_network
 from server.metrics.devices import DeviceCollector
 from server.metrics.engine import engine_metrics
@@ -20,6 +20,7 @@ from tests.boards.grafana import BOARDS, board, written
 from tests.stub_engine import CHOICE, INFO
 from workers.shared.config import EngineConfig
 from workers.shared.messages import EngineStats, StageTimings, Status
+from workers.shared.options.declared import options_of
 from workers.shared.options.sources import read
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ def planned(**environment: str) -> EngineConfig:
 
 
 def test_the_configuration_fits_the_services() -> None:
-    for environment, transport, device in (({}, "nccl", "cuda:0"), ({"ECHELON_DEVICE": "cpu"}, "zmq", "cpu")):
+    for environment, transport, device in (({}, "zmq", "cpu"), ({"ECHELON_DEVICE": "cuda:0"}, "nccl", "cuda:0")):
         config = planned(**environment)
         assert config.endpoints == network_endpoints(GROUP, config.stages, 5550)
         # A container sees its own GPU only, as the first one; rank 0's has none.
@@ -60,10 +61,13 @@ def test_all_services_read_what_prepare_writes(services: dict[str, Any]) -> None
 
 def test_every_stage_has_a_container_with_a_gpu_of_its_own(services: dict[str, Any]) -> None:
     gpus = []
+    with_gpus = yaml.safe_load((DEPLOY / "compose.gpu.yaml").read_text())["services"]
+    assert with_gpus.pop("prepare") == {"environment": {"ECHELON_DEVICE": "cuda:0"}}
+    assert len(with_gpus) == planned().stages
     for stage in range(planned().stages):
-        service = services[f"stage-{stage}"]
-        assert service["command"][:3] == ["workers", "--stage", str(stage)]
-        (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+        assert services[f"stage-{stage}"]["command"][:3] == ["workers", "--stage", str(stage)]
+        assert "deploy" not in services[f"stage-{stage}"]
+        (device,) = with_gpus[f"stage-{stage}"]["deploy"]["resources"]["reservations"]["devices"]
         gpus += device["device_ids"]
     assert len(set(gpus)) == len(gpus)
 
@@ -87,26 +91,20 @@ def test_ports_are_published_on_loopback_unless_the_operator_says_otherwise(serv
     assert all(port.startswith(("127.0.0.1:", "${API_ADDRESS:-127.0.0.1}:")) for port in published)
 
 
-def test_the_cpu_variant_takes_every_gpu_away(services: dict[str, Any]) -> None:
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """Reads `!reset`, which only Docker Compose knows."""
-
-    Loader.add_constructor("!reset", lambda loader, node: "reset")
-    override = yaml.load((DEPLOY / "compose.cpu.yaml").read_text(), Loader)["services"]
-    assert override.pop("prepare") == {"environment": {"ECHELON_DEVICE": "cpu"}}
-    assert override == {name: {"deploy": "reset"} for name, service in services.items() if "deploy" in service}
+def test_variables_of_the_containers_are_options(services: dict[str, Any]) -> None:
+    options = {option.variable for option in options_of(PlanOptions)}
+    given = {name for name in services["prepare"]["environment"] if name.startswith("ECHELON_")}
+    assert given <= options
 
 
-@pytest.mark.parametrize("files", [("compose.yaml",), ("compose.yaml", "compose.cpu.yaml")], ids="+".join)
+@pytest.mark.parametrize("files", [("compose.yaml",), ("compose.yaml", "compose.gpu.yaml")], ids="+".join)
 def test_docker_compose_accepts_the_files(files: tuple[str, ...]) -> None:
     command = compose_command()
-    if len(files) > 1 and command == ["docker-compose"]:
-        pytest.skip("!reset needs Docker Compose 2.24 or newer")
     chosen = [word for file in files for word in ("-f", str(DEPLOY / file))]
     done = subprocess.run([*command, *chosen, "config"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     resolved = yaml.safe_load(done.stdout)["services"]
-    assert ("deploy" in resolved["stage-0"]) == (len(files) == 1)
+    assert ("deploy" in resolved["stage-0"]) == (len(files) == 2)
 
 
 def compose_command() -> list[str]:

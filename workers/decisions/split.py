@@ -7,6 +7,7 @@ it weighs as much as many layers. So does the drafter as part of the stage whose
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import lcm
 from typing import NamedTuple
 
 import msgspec
@@ -31,9 +32,12 @@ class MeasuredSplit(NamedTuple):
     draft_stage: int | None  # whose device the draft module shares; None without a module
 
 
-def balance(layer_bytes: Sequence[int], head_bytes: int, stages: int) -> tuple[int, ...]:
-    """Layers a stage, in order, such that the stage that reads most reads as little as possible.
+def balance(
+    layer_bytes: Sequence[int], head_bytes: int, stages: int, speeds: Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """Layers a stage, in order, such that the stage that takes longest takes as little time as possible.
 
+    Time is bytes read, by `speeds` where stages are not alike: whole numbers, one a stage, relative to each other.
     Every stage but the last has at least one layer; the last may hold the head alone. Raises `ConfigError` where there
     are fewer stages than 1 or more than layers + 1.
     """
@@ -42,7 +46,10 @@ def balance(layer_bytes: Sequence[int], head_bytes: int, stages: int) -> tuple[i
         raise ConfigError(f"--stages is {stages}; a pipeline needs at least 1")
     if stages > layers + 1:
         raise ConfigError(f"--stages is {stages}, but the model has only {layers} layers; use at most {layers + 1}")
-    return balance_costs([layer_bytes] * stages, [0] * (stages - 1) + [head_bytes])
+    speeds = speeds or [1] * stages
+    slowness = [lcm(*speeds) // speed for speed in speeds]  # in proportion to 1 / speed, and exact
+    costs = [[size * slow for size in layer_bytes] for slow in slowness]
+    return balance_costs(costs, [0] * (stages - 1) + [head_bytes * slowness[-1]])
 
 
 def balance_by_time(layer_bytes: Sequence[int], devices: Sequence[DeviceTimes], *, module: bool) -> MeasuredSplit:

@@ -14,16 +14,17 @@ _WANTED = ["*.json", "*.safetensors", "*.jinja"]
 _UNWANTED = ["*/*.json", "*/*.safetensors", "consolidated*"]
 
 
-def fetch(name: str) -> Path:
+def fetch(name: str, revision: str | None = None) -> Path:
     """The local snapshot of ORG/NAME in the hub's own cache, completed where needed.
 
+    It is the newest revision unless one is given.
     HF_HUB_OFFLINE=1 uses what is there. Raises `ConfigError`, before any weights are fetched where the architecture
     is not supported.
     """
     try:
-        said = read_json(Path(hf_hub_download(name, "config.json")))
+        said = read_json(Path(hf_hub_download(name, "config.json", revision=revision)))
         check_supported(text_config(said))
-        folder = Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except GatedRepoError as error:
         raise ConfigError(f"{name}: accept its licence on the hub, then set HF_TOKEN") from error
     except HfHubHTTPError as error:

@@ -21,8 +21,11 @@ _TINY_VERSION = "tiny-1"  # part of the cache entry's name: raise it when the ti
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def prepare(model: str) -> Path:
-    """The folder (config.json, *.safetensors, tokenizer.json) that serves `model`; raises `ConfigError`."""
+def prepare(model: str, revision: str | None = None) -> Path:
+    """The folder (config.json, *.safetensors, tokenizer.json) that serves `model`; raises `ConfigError`.
+
+    `revision` is that of a model on the hub, and means nothing elsewhere.
+    """
     if model == TINY:
         from workers.prepare.tiny_model import write_tiny_model
 
@@ -43,7 +46,7 @@ def prepare(model: str) -> Path:
     if _HUB_NAME.fullmatch(model):
         from workers.prepare.hub_model import fetch
 
-        return check_folder(fetch(model))
+        return check_folder(fetch(model, revision))
     raise ConfigError(
         f"{model}: no such folder or file; give {DEFAULT}, {TINY}, ORG/NAME, a safetensors folder or a .gguf file"
     )

@@ -10,6 +10,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import zmq
 
+from workers.shared.endpoints import TCP
+from workers.shared.hosts.group_key import protect
+
 log = logging.getLogger("echelon.bus")
 
 _UNLIMITED = 0
@@ -63,7 +66,7 @@ class Intake(Generic[Message]):
 
 def listening_address(endpoint: str, listen: str | None) -> str:
     """The address to bind for `endpoint`; `listen` replaces the host of a tcp endpoint (containers bind 0.0.0.0)."""
-    if listen is None or not endpoint.startswith("tcp://"):
+    if listen is None or not endpoint.startswith(TCP):
         return endpoint
     return f"tcp://{listen}:{endpoint.rsplit(':', 1)[1]}"
 
@@ -75,9 +78,12 @@ def open_socket(
     *,
     bind: bool,
     listen: str | None = None,
+    token: str = "",
     silence: float | None = None,
 ) -> "zmq.Socket[Any]":
     """A socket without high-water mark (credits bound what is in flight) that never lingers on close.
+
+    With a `token`, a tcp socket speaks to its holders only, encrypted (`workers.shared.hosts.group_key`).
 
     With `silence`, a connection whose other end has not moved for so many seconds is closed, at both ends: a process
     that was stopped, a host that has gone without a word. The sockets' own threads see to that, whatever their
@@ -89,13 +95,19 @@ def open_socket(
     socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST)
     if "[" in listening_address(endpoint, listen if bind else None):
         socket.setsockopt(zmq.IPV6, 1)
+    if token and endpoint.startswith(TCP):
+        protect(socket, token, listens=bind)
     if silence is not None:
         milliseconds = int(silence * 1000)
         socket.setsockopt(zmq.HEARTBEAT_IVL, min(_HEARTBEAT_MS, max(1, milliseconds // 4)))
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, milliseconds)
         socket.setsockopt(zmq.HEARTBEAT_TTL, milliseconds)
-    if bind:
-        socket.bind(listening_address(endpoint, listen))
-    else:
-        socket.connect(endpoint)
+    try:
+        if bind:
+            socket.bind(listening_address(endpoint, listen))
+        else:
+            socket.connect(endpoint)
+    except zmq.ZMQError:
+        socket.close()
+        raise
     return socket

@@ -29,6 +29,7 @@ class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: tuple[str, ...]  # one a stage; the first is unused
     rendezvous: str = ""  # torch.distributed init method, for the gloo and nccl transports
     listen: str | None = None  # host that replaces the one of tcp endpoints when binding
+    token: str = ""  # the group's secret; where there is one, ZeroMQ connections over tcp are encrypted
 
 
 class DrafterConfig(DrafterFields, frozen=True, forbid_unknown_fields=True):
@@ -97,5 +98,14 @@ def load_config(path: Path) -> EngineConfig:
 
 
 def save_config(config: EngineConfig, path: Path) -> None:
-    """Writes `config` as JSON."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+    """Writes `config` as JSON, for this user alone: there may be a token in it."""
+    write_private(path, config)
+
+
+def write_private(path: Path, content: msgspec.Struct) -> None:
+    """Writes a struct as JSON for this user alone; whoever reads meanwhile sees the old file or the new one."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(content)))
+    fresh.replace(path)

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from workers.shared.errors import ConfigError
+
+TCP = "tcp://"
 _LOCAL = "unix://"
 
 
@@ -18,3 +21,11 @@ def zmq_endpoint(endpoint: str) -> str:
 def socket_path(endpoint: str) -> Path:
     """The file of a local endpoint."""
     return Path(endpoint.removeprefix(_LOCAL))
+
+
+def split_tcp(address: str) -> tuple[str, int]:
+    """Host and port of `tcp://HOST:PORT`, without the brackets of IPv6; raises `ConfigError`."""
+    host, _, port = address.removeprefix(TCP).rpartition(":")
+    if not address.startswith(TCP) or not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigError(f"{address}: expected tcp://HOST:PORT")
+    return host.strip("[]"), int(port)

@@ -26,7 +26,7 @@ def server_fingerprint(folder: Path) -> Fingerprint:
     """What an API server over the prepared model `folder` shares with its engine; raises `ConfigError`."""
     tokenizer = folder / "tokenizer.json"
     return {
-        "version": _package_version(),
+        "version": package_version(),
         "messages": _messages_digest(),
         "config.json": file_digest(folder / "config.json"),
         "tokenizer.json": file_digest(tokenizer) if tokenizer.exists() else "none",
@@ -64,7 +64,8 @@ def disagreement(one: str, mine: Mapping[str, str], other: str, theirs: Mapping[
     return "; ".join(differences) or None
 
 
-def _package_version() -> str:
+def package_version() -> str:
+    """The installed version of Echelon."""
     try:
         return version("echelon")
     except PackageNotFoundError:

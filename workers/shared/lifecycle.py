@@ -9,6 +9,11 @@ _PR_SET_PDEATHSIG = 1
 PARENT_VARIABLE = "ECHELON_PARENT_PID"
 
 
+def parent_variable() -> dict[str, str]:
+    """The environment of a child that is to end with this process."""
+    return os.environ | {PARENT_VARIABLE: str(os.getpid())}
+
+
 def die_with_parent() -> None:
     """Asks Linux to kill this process when the launcher named in the environment dies; does nothing without one.
 

@@ -40,8 +40,8 @@ def open_channel(context: "zmq.Context[Any]", endpoints: Endpoints, stage: int, 
     if is_local(endpoints.control[stage]):
         return LinkChannel(connect(endpoints.control[stage], _PEER, _CONNECT_SECONDS), silence)
     return ZmqChannel(
-        open_socket(context, zmq.PULL, endpoints.control[stage], bind=False),
-        open_socket(context, zmq.PUSH, endpoints.results, bind=False),
+        open_socket(context, zmq.PULL, endpoints.control[stage], bind=False, token=endpoints.token),
+        open_socket(context, zmq.PUSH, endpoints.results, bind=False, token=endpoints.token),
         silence,
     )
 

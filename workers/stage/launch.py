@@ -125,10 +125,13 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
     def over_zmq(index: int, shard: Layers, orphaned: Orphaned) -> Edges:
         endpoints, inbound, outbound = config.endpoints, None, None
         if index > 0:
-            socket = open_socket(context, zmq.PULL, endpoints.data[index], bind=True, listen=endpoints.listen)
+            socket = open_socket(
+                context, zmq.PULL, endpoints.data[index], bind=True, listen=endpoints.listen, token=endpoints.token
+            )
             inbound = ZmqInbound(socket, incoming(index, shard, orphaned))
         if index < config.stages - 1:
-            outbound = ZmqOutbound(open_socket(context, zmq.PUSH, endpoints.data[index + 1], bind=False), key)
+            downstream = endpoints.data[index + 1]
+            outbound = ZmqOutbound(open_socket(context, zmq.PUSH, downstream, bind=False, token=endpoints.token), key)
         return inbound, outbound
 
     def over_torch(index: int, shard: Layers, _: Orphaned) -> Edges:

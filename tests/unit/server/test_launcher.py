@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.launcher.own_server import base_url, not_ready
-from server.launcher.processes import Group, spawn
 from server.launcher.restarts import RestartBudget
 from server.launcher.run_folder import make_run_folder
 from server.settings import ServerOptions
 from workers.shared.errors import ConfigError
+from workers.shared.processes.children import Group, spawn
 
 
 @given(st.lists(st.floats(0, 50), max_size=30), st.integers(1, 5), st.floats(0.5, 100))

@@ -1,5 +1,6 @@
 """The layer split against brute force."""
 
+from fractions import Fraction
 from itertools import combinations_with_replacement, pairwise
 
 import pytest
@@ -118,3 +119,23 @@ def test_splits_that_make_up_the_model_are_accepted() -> None:
 def test_bad_splits_are_refused(split: tuple[int, ...], reason: str) -> None:
     with pytest.raises(ConfigError, match=f"--split {split[0]},{split[1]}.*{reason}"):
         check_split(split, 30)
+
+
+@given(SIZES, st.integers(0, 100), st.data())
+def test_with_speeds_the_slowest_stage_takes_the_least_possible_time(
+    sizes: list[int], head: int, data: st.DataObject
+) -> None:
+    stages = data.draw(st.integers(1, len(sizes) + 1))
+    speeds = data.draw(st.lists(st.integers(1, 1000), min_size=stages, max_size=stages))
+
+    def slowest(split: tuple[int, ...]) -> Fraction:
+        return max(Fraction(size, speed) for size, speed in zip(stage_sizes(sizes, head, split), speeds, strict=True))
+
+    split = balance(sizes, head, stages, speeds)
+    candidates = all_splits(len(sizes), stages)
+    assert split in candidates
+    assert slowest(split) == min(map(slowest, candidates))
+
+
+def test_a_stage_twice_as_fast_holds_twice_as_much() -> None:
+    assert balance([10] * 12, 0, 2, [1000, 500]) == (8, 4)

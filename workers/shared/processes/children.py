@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workers.shared.lifecycle import PARENT_VARIABLE
@@ -18,6 +18,15 @@ class Child:
     name: str
     process: "subprocess.Popen[bytes]"
 
+    def end(self, grace: float) -> None:
+        """Asks it to leave, and kills it where it is still there after `grace` seconds."""
+        self.process.terminate()
+        try:
+            self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
     @property
     def exit_text(self) -> str:
         """How it ended, for a message."""
@@ -29,17 +38,21 @@ class Child:
         return f"{self.name} left with exit code {code}"
 
 
-def spawn(name: str, *arguments: str, threads: int = 1) -> Child:
+def spawn(name: str, *arguments: str, threads: int = 1, variables: Mapping[str, str] | None = None) -> Child:
     """Starts `python -m arguments...`.
 
     The child is in a process group of its own, so that Ctrl-C reaches the launcher alone, and it dies with the launcher
     whatever kills that. OpenMP threads wait asleep, not spinning.
     """
-    environment = os.environ | {
-        PARENT_VARIABLE: str(os.getpid()),
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-    }
+    environment = (
+        os.environ
+        | (variables or {})
+        | {
+            PARENT_VARIABLE: str(os.getpid()),
+            "OMP_NUM_THREADS": str(threads),
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
+    )
     command = [sys.executable, "-m", *arguments]
     return Child(name, subprocess.Popen(command, env=environment, process_group=0, stdin=subprocess.DEVNULL))
 
@@ -71,6 +84,13 @@ class Group:
                 child.process.kill()
                 child.process.wait()
         self.children.clear()
+
+    def stop_all(self, grace: float) -> None:
+        """Asks all of them to leave, and kills what is still there after `grace` seconds."""
+        for child in self.children[1:]:
+            if child.process.poll() is None:
+                child.process.terminate()
+        self.stop(grace)
 
 
 def wait_for_any_exit(groups: Sequence[Group]) -> None:

@@ -1,0 +1,1 @@
+"""Where hosts that join with `echelon join` are gathered into an engine."""

@@ -1,0 +1,1 @@
+"""`echelon join`: a host that holds stages of an engine whose rank 0 runs elsewhere."""

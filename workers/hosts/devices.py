@@ -1,0 +1,56 @@
+"""`python -m workers.hosts.devices [DEVICE ...]`: what this host has for stages, as JSON on standard output.
+
+A program of its own, because it needs torch and whoever joins does not.
+"""
+
+import sys
+import time
+
+import msgspec
+import psutil
+import torch
+
+from workers.shared.hosts.messages import Seat
+
+_BYTES = 256 << 20  # of a matrix that no cache holds
+_COLUMNS = 4096
+_TIMES = 3
+
+
+def describe(device: str, *, measure: bool) -> Seat:
+    """Free memory of a device and, where asked for, bytes a second of weights in products of matrix and vector."""
+    chosen = torch.device(device)
+    memory = torch.cuda.mem_get_info(chosen)[0] if chosen.type == "cuda" else psutil.virtual_memory().available
+    speed = _measure(chosen, min(_BYTES, memory // 4)) if measure else 0.0
+    return Seat(device, int(memory), speed)
+
+
+def _measure(device: torch.device, size: int) -> float:
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    rows = max(1, size // (_COLUMNS * dtype.itemsize))
+    matrix = torch.ones(rows, _COLUMNS, dtype=dtype, device=device)
+    vector = torch.ones(_COLUMNS, dtype=dtype, device=device)
+    torch.set_num_threads(1)  # as stages have, unless told otherwise
+
+    def once() -> float:
+        started = time.perf_counter()
+        torch.mv(matrix, vector)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - started
+
+    once()
+    return matrix.numel() * dtype.itemsize / min(once() for _ in range(_TIMES))
+
+
+def main() -> None:
+    """Devices in the order given; without any, all GPUs, or the CPU."""
+    measure = "--measure" in sys.argv[1:]
+    names = [word for word in sys.argv[1:] if not word.startswith("--")]
+    if not names:
+        names = [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
+    sys.stdout.buffer.write(msgspec.json.encode([describe(name, measure=measure) for name in names]) + b"\n")
+
+
+if __name__ == "__main__":
+    main()
