@@ -72,7 +72,7 @@ class Engine:
         self._group = StageGroup(config, channels)
         # Starting anywhere makes a frame that a stage still sends for an earlier rank 0 one that nobody expects.
         numbers = itertools.count(secrets.randbits(_FIRST_NUMBER_BITS))
-        self._streams = idle_streams(config, policy, numbers, drafters)
+        self._streams = idle_streams(config, policy, numbers, drafters, controller)
         self._queue = RequestQueue()
         self._seating = Seating(self._streams, config.kv_positions)
         self._advance_turns = Turns()
@@ -193,7 +193,7 @@ class Engine:
         self._stats.sampled(number, full=full and bool(step.tokens))
         self._trace.left(number, stream, step)
         if step.tokens:
-            self._stats.verified(stream.since_last_sample())
+            self._stats.verified(stream.frame_left(step, alone=len(self._running) == 1))
             stream.rank(step, sample.probabilities)
             self._give(stream, step, sample.logprobs)
             stream.follow(step)
@@ -208,6 +208,8 @@ class Engine:
         assert stream.session is not None
         now, tokens, alone = time.monotonic(), len(step.tokens), len(self._running) == 1
         stream.session.sampled(now, cycles, tokens, rejected=step.rejected, alone=alone)
+        if stream.set_width(crowded=len(self._running) >= self._config.stages > 1):
+            self._announce()  # a frame that has waited for drafts may be full now
         self._observe()
 
     def _give(self, stream: Stream, step: Step, logprobs: Sequence[TokenLogprobs] = ()) -> None:

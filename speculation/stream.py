@@ -4,9 +4,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
+from speculation.decisions.widths import WidthOfFrames
 from speculation.decisions.worth import Acceptance
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig
@@ -31,7 +33,8 @@ class Request:
 class Stream:
     """Serves the requests of one slot, one after the other. Without a request it is idle."""
 
-    def __init__(self, schedule: Schedule, drafter: Drafter) -> None:
+    def __init__(self, schedule: Schedule, drafter: Drafter, widths: WidthOfFrames) -> None:
+        """`widths` says how many tokens a frame holds; those of the calibration are as wide as at the start."""
         self.slot = schedule.sequence
         self.schedule = schedule
         self.drafter = drafter
@@ -42,6 +45,9 @@ class Stream:
         self._begun_ns = 0
         self._last_sample_ns: int | None = None
         self._acceptance = Acceptance()
+        self._widths = widths
+        self._counted = (0, 0)  # accepted drafts and cycles at the last sample
+        schedule.width = widths.at_first
 
     def begin(self, request: Request, reused: int, session: Deciding, source: "Stream | None" = None) -> Open:
         """Takes a request on; returns what stages hear first.
@@ -52,6 +58,7 @@ class Stream:
         self.request = request
         self.prompt_logprobs = []
         self.session = session
+        self._counted = (0, 0)
         self._open_drafts.clear()
         self._begun_ns = time.perf_counter_ns()
         self._last_sample_ns = None
@@ -60,6 +67,9 @@ class Stream:
         opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused, other)
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
         schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
+        self._widths.begin(session.choice)
+        self.set_width()
+        self.drafter.frames(schedule.width)  # one that had failed has not heard of it
         return opening
 
     def inform(self, source: "Stream | None" = None) -> None:
@@ -116,6 +126,39 @@ class Stream:
             if draft.probabilities and probabilities:
                 counts.compare(probabilities[place], 0.0 if rank is None else draft.probabilities[rank])
 
+    def frame_left(self, step: Step, *, alone: bool) -> int | None:
+        """A frame of the choice in use has verified `step`; returns the nanoseconds since the one before."""
+        since_ns = self.since_last_sample()
+        counts = self.schedule.counts
+        right, cycles = counts.accepted - self._counted[0], counts.cycles - self._counted[1]
+        self._counted = counts.accepted, counts.cycles
+        if since_ns is None or self.session is None or self._is_calibration:
+            return since_ns
+        if self.schedule.width == self._widths.of(self.session.choice):  # in a crowd it is not
+            verdicts = [place < right for place in range(len(step.tokens))]
+            seconds = since_ns * 1e-9 if alone else None
+            refilled = cycles >= self.schedule.stages
+            self._widths.sampled(self.session.choice, seconds, verdicts, refilled=refilled)
+        return since_ns
+
+    def set_width(self, *, crowded: bool = False) -> bool:
+        """Frames to come hold as many tokens as are best with the choice in use; see `WidthOfFrames.of`.
+
+        Returns whether that is another number than before.
+        """
+        if self.session is None or self._is_calibration:
+            return False
+        width = self._widths.of(self.session.choice, crowded=crowded)
+        if width == self.schedule.width:
+            return False
+        self.schedule.width = width
+        self.drafter.frames(width)
+        return True
+
+    @property
+    def _is_calibration(self) -> bool:
+        return self.request is not None and self.request.client is None
+
     def follow(self, step: Step) -> None:
         """Tells the drafter what has been verified, unless it was the end."""
         schedule = self.schedule
@@ -168,11 +211,16 @@ class Stream:
 
 
 def idle_streams(
-    config: EngineConfig, policy: FramePolicy, numbers: Iterator[int], drafters: Sequence[Drafter]
+    config: EngineConfig,
+    policy: FramePolicy,
+    numbers: Iterator[int],
+    drafters: Sequence[Drafter],
+    controller: Controller,
 ) -> list[Stream]:
     """A stream for each slot and its drafter; `numbers` are those of the frames that are announced."""
     snapshots = snapshots_of(config.model)
+    widths = WidthOfFrames(config.stages, None if config.chooses_width else policy.width, controller.costs)
     return [
-        Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, snapshots), drafter)
+        Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, snapshots), drafter, widths)
         for slot, drafter in enumerate(drafters)
     ]

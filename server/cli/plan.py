@@ -99,6 +99,8 @@ def _description(config: EngineConfig) -> list[str]:
     """What starts, where, and with how much memory."""
     drafts = config.drafter.num_speculative_tokens
     how = f", {drafts} drafts a round" if drafts else ""
+    if config.widest > 1:
+        how = f", tokens a frame: {config.tokens_per_frame}"
     needs = needs_of(config)
     lines = [
         f"model {config.model}, {config.dtype}, {sum(config.split)} layers over {config.transport}",

@@ -185,13 +185,14 @@ def _block(
                 load=work.load,
             )
         )
-    rounds = any(lane.contender.how.rounds for lane, _ in todo)
+    wide = work.settings.engine.tokens_per_frame != 1
+    rounds = wide or any(lane.contender.how.rounds for lane, _ in todo)
     known = [*folder.cells(), *cells] if rounds else cells
     for (lane, _), cell in zip(todo, cells, strict=True):
-        folder.keep(replace(cell, near_ties=_near_ties(lane, cell, known, data_set)))
+        folder.keep(replace(cell, near_ties=_near_ties(lane, cell, known, data_set, wide=wide)))
 
 
-def _near_ties(lane: Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet) -> list[str]:
+def _near_ties(lane: Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet, *, wide: bool) -> list[str]:
     """Asks the contender about answers that differ; what that takes is not counted to the next cell."""
     prompts = {prompt.question: prompt for prompt in data_set.prompts}
     asked = []
@@ -200,7 +201,7 @@ def _near_ties(lane: Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet)
         asked.append(branch)
         return lane.running.prefers(branch, prompts[branch.question], cell.key.temperature)
 
-    found = proven(cell, known, prefers)
+    found = proven(cell, known, prefers, wide=wide)
     if asked:
         lane.last = lane.running.snapshot()
     return found

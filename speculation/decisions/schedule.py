@@ -60,6 +60,7 @@ class Schedule:
     in_flight: deque[Frame] = field(default_factory=deque)
     counts: SpeculationCounts = field(default_factory=SpeculationCounts)
     running: bool = False
+    width: int = field(init=False)  # tokens of the frames to come, at most the policy's
     reused: int = 0  # positions of the prompt that an earlier request had computed already
     _canonical: int = 0
     _prompt: int = 0
@@ -70,6 +71,7 @@ class Schedule:
     _flushed: bool = False  # the next frame waits for no more drafts
 
     def __post_init__(self) -> None:
+        self.width = self.policy.width
         self._returns = Returns(self.prefill_chunk, self.snapshots)
 
     @property
@@ -160,7 +162,7 @@ class Schedule:
         return (
             self.running
             and self.verified > self._given
-            and len(self.tokens) - self.announced < self.policy.width
+            and len(self.tokens) - self.announced < self.width
             and (self.policy.credits > 1 or not self.in_flight)
             and len(self.tokens) < self._limit - 1
             and self.tokens[-1] not in self._stop_tokens
@@ -326,4 +328,4 @@ class Schedule:
             return None
         if self.wants_draft() and not self._flushed:
             return None
-        return min(start + policy.width, len(self.tokens))
+        return min(start + self.width, len(self.tokens))

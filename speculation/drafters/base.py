@@ -128,6 +128,9 @@ class Drafter(ABC):
         """
         return PENDING
 
+    def frames(self, width: int) -> None:  # noqa: B027
+        """From here on, frames hold so many tokens."""
+
     def advance(self) -> bool:
         """Does a little of what can be done ahead, while nothing else is to be done; returns whether more is left."""
         return False
@@ -199,6 +202,10 @@ class DrafterWrapper(Drafter):
     def hindsight(self, tokens: Sequence[int], count: int) -> Answer:
         """What the wrapped drafter would have drafted."""
         return self._inner.hindsight(tokens, count)
+
+    def frames(self, width: int) -> None:
+        """For the wrapped drafter."""
+        self._inner.frames(width)
 
     def advance(self) -> bool:
         """The wrapped drafter's work ahead."""

@@ -45,7 +45,8 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], PdmDrafter]:
             quantize(module)
         embedding = read_embedding(model, read_target_config(model), dtype).to(device)
     capacity = engine.max_model_len
-    return lambda slot: PdmDrafter(DraftRuntime(module, engine.split, capacity), embedding, module, capacity)
+    width = 1 if engine.tokens_per_frame == "auto" else engine.tokens_per_frame
+    return lambda slot: PdmDrafter(DraftRuntime(module, engine.split, capacity, width), embedding, module, capacity)
 
 
 def load_combined(engine: EngineConfig, vocab_size: int) -> Callable[[int], CombinedDrafter]:

@@ -100,11 +100,15 @@ class PdmDrafter(Drafter):
         """Nothing is kept from here on."""
         self._deaf = True
 
+    def frames(self, width: int) -> None:
+        """Rows of drafts to come are those of frames of so many tokens."""
+        self._runtime.width = width
+
     def advance(self) -> bool:
         """Computes persistent rows of finished tokens: the prompt's, and those left behind while nobody asked."""
         start = self._runtime.cached
         end = chunk_end(start, self._prompt_tokens, _ROWS_AHEAD)
-        finished = max(self._prompt_tokens, self._verified - self._stages)
+        finished = max(self._prompt_tokens, self._verified - self._runtime.lag)
         if end > min(finished, self._filled(self._stages)):
             return False
         self._runtime.extend(self._buffer[start:end])

@@ -86,6 +86,16 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
         yield (
             f"--delta {config.delta}: with --num-speculative-tokens {drafts} one frame is in flight; leave out either"
         )
+    if drafts and config.widest > 1:
+        yield (
+            f"--tokens-per-frame {config.tokens_per_frame} is for frames in every stage, and with "
+            f"--num-speculative-tokens {drafts} one frame is in flight; leave out either"
+        )
+    if config.exact and (drafts or config.widest > 1):
+        yield (
+            "--exact: frames of several tokens round otherwise than plain decoding; leave out --tokens-per-frame and "
+            "--num-speculative-tokens"
+        )
     if drafts and not row.works_in_rounds:
         others = names_of(lambda row: row.has_opinion and row.works_in_rounds)
         yield (

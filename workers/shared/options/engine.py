@@ -137,6 +137,23 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         ),
     ] = 0.5
     delta: Annotated[NotNegative, about(SPECULATION, "Frames in flight beyond one a stage")] = 0
+    tokens_per_frame: Annotated[
+        Literal["auto"] | AtLeastOne,
+        about(
+            SPECULATION,
+            "Tokens that move through the pipeline together, in every stage at once. Several pay where so many drafts "
+            "take less time than a stage, and lift the limit of n times the speed with n stages; text may then differ "
+            "from plain decoding where two tokens are nearly tied. auto: as many, up to 8, as are fastest for the "
+            "request",
+        ),
+    ] = 1
+    exact: Annotated[
+        bool,
+        about(
+            SPECULATION,
+            "Promise the last bit of plain decoding: one token a frame, and nothing that has kernels see several",
+        ),
+    ] = False
     stall_timeout: Annotated[
         Seconds, about(PIPELINE, "Seconds without an answer after which a stage that serves is taken for hung")
     ] = 20.0
