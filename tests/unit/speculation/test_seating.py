@@ -10,6 +10,7 @@ from speculation.decisions.controller import Controller
 from speculation.decisions.estimates import Choice
 from speculation.decisions.policy import pipelined
 from speculation.decisions.schedule import Schedule
+from speculation.decisions.widths import WidthOfFrames
 from speculation.drafters.none import NoDrafter
 from speculation.queue import RequestQueue
 from speculation.seating import Seating
@@ -24,12 +25,15 @@ class House:
 
     def __init__(self, slots: int, positions: int) -> None:
         numbers = itertools.count()
-        self.streams = [Stream(Schedule(slot, 2, pipelined(2), CHUNK, numbers), NoDrafter()) for slot in range(slots)]
+        self._controller = Controller(2, [Choice("none")])
+        widths = WidthOfFrames(2, 1, self._controller.costs)
+        self.streams = [
+            Stream(Schedule(slot, 2, pipelined(2), CHUNK, numbers), NoDrafter(), widths) for slot in range(slots)
+        ]
         self.seating = Seating(self.streams, positions)
         self.queue = RequestQueue()
         self.positions = positions
         self.started: list[str] = []
-        self._controller = Controller(2, [Choice("none")])
 
     def arrive(self, name: str, prompt: list[int], new: int) -> None:
         self.queue.arrived(b"client", Generate(name, prompt, new, Sampling(seed=0)))
