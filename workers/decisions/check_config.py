@@ -40,6 +40,8 @@ def _devices(config: EngineConfig) -> Iterator[str]:
         yield f"--device names {len(config.devices)} devices for {config.stages} stages; give one, or one a stage"
     if len({name.partition(":")[0] for name in config.devices}) != 1:
         yield f"--device {names}: stages on CPUs and on GPUs cannot be mixed"
+    if config.quantization is not None and config.devices[0] != "cpu":
+        yield f"--quantization {config.quantization} is for --device cpu; on GPUs use a checkpoint that is quantised"
     if config.max_model_len < 2:
         yield "--max-model-len must be at least 2: a prompt and an answer of one token"
 

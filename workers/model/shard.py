@@ -17,6 +17,7 @@ from workers.shared.errors import ConfigError, OutOfStep
 from workers.shared.memory import Need, available_host_bytes, check_fits, host_bytes
 from workers.shared.model_files.families import family_of
 from workers.shared.model_files.layers import kv_bytes_per_position, layer_plans, state_bytes
+from workers.shared.packed.rounding import Rounding
 
 
 class Scales(NamedTuple):
@@ -95,12 +96,15 @@ class Shard:
         sequences: int,
         pool: int = 0,
         kv_dtype: torch.dtype | None = None,
+        rounding: Rounding | None = None,
         ahead: int = 8,
         wide: int = 1,
         chunk: int = 128,
         progress: Progress | None = None,
     ) -> "Shard":
         """Reads the layers with global indices `layers` from a prepared model folder and allocates their KV slice.
+
+        With `rounding`, linear layers of a CPU hold weights of fewer bits than the checkpoint.
 
         What follows matters to models with recurrent states only: at most `ahead` tokens of a sequence are in flight
         behind its oldest one that is not verified, a frame of up to `wide` tokens may be rejected within, and prompts
@@ -114,7 +118,7 @@ class Shard:
         longest: int = config.max_position_embeddings
         if not 1 <= max_len <= longest:
             raise ConfigError(f"--max-model-len {max_len}: this model has from 1 to {longest} positions")
-        target = Target(path, config, layers, first=first, last=last)
+        target = Target(path, config, layers, first=first, last=last, rounding=rounding)
         said = config.to_dict()
         plans = layer_plans(said)
         shapes = {layer: plan.state for layer in layers if (plan := plans[layer]).state is not None}

@@ -6,8 +6,9 @@ import msgspec
 
 from workers.shared.drafters import DrafterName
 from workers.shared.errors import ConfigError
-from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, TransportName
+from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, TransportName, rounding_of
 from workers.shared.options.sources import decode
+from workers.shared.packed.rounding import Rounding
 
 MOST_TOKENS_PER_FRAME = 8  # of those that are chosen
 
@@ -65,6 +66,11 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
     def stages(self) -> int:
         """Number of stages, n."""
         return len(self.split)
+
+    @property
+    def rounding(self) -> Rounding | None:
+        """How weights are rounded when they are loaded."""
+        return rounding_of(self)
 
     @property
     def chooses_width(self) -> bool:

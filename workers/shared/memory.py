@@ -11,11 +11,12 @@ import pynvml
 
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.blocks import BLOCKS, held_bytes, weight_entries
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.layers import has_states, kv_bytes_per_position, state_bytes
 from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, TensorEntry, layer_of, tensor_entries
+from workers.shared.packed.inventory import read_inventory
+from workers.shared.packed.rounding import Rounding
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
@@ -75,7 +76,7 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     A slot keeps the module's keys and values and the hidden states that were tapped. Of the authors' files, which say
     what they hold only when they are read, the weights alone count. Raises `ConfigError` where there is no module.
     """
-    target, drafter = weight_entries(Path(config.model)), config.drafter
+    target, drafter = read_inventory(Path(config.model)).entries, config.drafter
     item = 4 if drafter.device == "cpu" else _ITEM_BYTES[config.dtype]  # float32, or bfloat16 and eight-bit copies
     embedding = target[EMBEDDING]
     if not path.exists():
@@ -101,11 +102,12 @@ def stage_need(config: EngineConfig, stage: int) -> Need:
     """What one stage needs."""
     last = stage == config.stages - 1
     folder, layers = Path(config.model), config.layers(stage)
-    weights, _ = model_bytes(folder, layers, config, config.device(stage), first=stage == 0, last=last)
+    device, rounding = config.device(stage), config.rounding
+    weights, _ = model_bytes(folder, layers, config, device, first=stage == 0, last=last, rounding=rounding)
     item = _ITEM_BYTES[config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype]
     kv = kv_bytes_per_position(read_json(folder / "config.json"), layers, 1, item)
     host = host_of(config.endpoints.data[stage])
-    return Need(f"stage {stage}", config.device(stage), weights, kv, config.max_num_seqs, config.max_total_tokens, host)
+    return Need(f"stage {stage}", device, weights, kv, config.max_num_seqs, config.max_total_tokens, host)
 
 
 def neighbours(config: EngineConfig, stage: int) -> list[Need]:
@@ -116,24 +118,30 @@ def neighbours(config: EngineConfig, stage: int) -> list[Need]:
 
 
 def model_bytes(
-    folder: Path, layers: range, config: EngineConfig, device: str, *, first: bool, last: bool
+    folder: Path,
+    layers: range,
+    config: EngineConfig,
+    device: str,
+    *,
+    first: bool,
+    last: bool,
+    rounding: Rounding | None = None,
 ) -> tuple[int, int]:
     """Bytes of some layers' weights, with the embedding or norm and head, and of their KV a position.
 
     What a slot holds however long its sequence is, recurrent states, counts with the weights.
     """
-    entries = weight_entries(folder)
     item = _ITEM_BYTES[config.dtype]
-    held = {name: _numbers(name, entry) * item for name, entry in entries.items() if layer_of(name) in layers}
-    norms = [name for name in entries if layer_of(name) is None and name not in (EMBEDDING, HEAD)]
-    ends = [EMBEDDING] * first + [*norms, HEAD if HEAD in entries else EMBEDDING] * last
-    held |= {name: entries[name].elements * item for name in ends}
-    if device == "cpu":
-        held |= {name: _packed_bytes(entries[name]) for name in held if entries[name].dtype in BLOCKS}
-        if first and entries[EMBEDDING].dtype in BLOCKS:  # packed rows to look up, beside a head that may share them
-            held["rows"] = entries[EMBEDDING].nbytes
-            if not (last and HEAD not in entries):
-                del held[EMBEDDING]
+    sizes = held_bytes(folder, device, item, rounding)
+    held = {name: size for name, size in sizes.items() if layer_of(name) in layers}
+    if last:
+        norms = [name for name in sizes if layer_of(name) is None and name not in (EMBEDDING, HEAD)]
+        held |= {name: sizes[name] for name in (*norms, HEAD if HEAD in sizes else EMBEDDING)}
+    rows = read_inventory(folder, rounding).packed.get(EMBEDDING)
+    if first and rows is not None and device == "cpu":
+        held["rows to look up"] = rows.nbytes  # beside a head that may share them
+    elif first:
+        held[EMBEDDING] = sizes[EMBEDDING]
     said = read_json(folder / "config.json")
     kv = kv_bytes_per_position(said, layers, 1, item)
     states = state_bytes(said, layers, config.tokens_in_flight, item) if has_states(said) else 0
@@ -147,10 +155,19 @@ def _numbers(name: str, entry: TensorEntry) -> int:
     return 2 * entry.elements if name.endswith("_blocks") else entry.elements
 
 
-def _packed_bytes(entry: TensorEntry) -> int:
-    """Of a layer over packed weights on a CPU; only those of x86 multiply them as they are."""
-    rows, columns = entry.shape
-    return held_bytes(entry.dtype, rows, columns, products=platform.machine() in ("x86_64", "AMD64"))
+def held_bytes(folder: Path, device: str, item: int, rounding: Rounding | None) -> dict[str, int]:
+    """What each weight of a model folder takes in memory where it is multiplied with, at `item` bytes a number that
+    is not packed.
+
+    On CPUs packed weights stay so, and those of x86 multiply them as they are; on other devices they are unpacked.
+    """
+    weights = read_inventory(folder, rounding)
+    sizes = {name: _numbers(name, entry) * item for name, entry in weights.entries.items()}
+    if device == "cpu":
+        products = platform.machine() in ("x86_64", "AMD64")
+        kept = {name: weight for name, weight in weights.packed.items() if not weights.merged(name)}
+        sizes |= {name: weight.held_bytes(products=products) for name, weight in kept.items()}
+    return sizes
 
 
 def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:

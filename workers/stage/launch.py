@@ -107,6 +107,7 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
             sequences=config.max_num_seqs,
             pool=config.max_total_tokens,
             kv_dtype=torch.float8_e4m3fn if config.kv_cache_dtype == "fp8_e4m3" else None,
+            rounding=config.rounding,
             ahead=config.tokens_in_flight,
             wide=config.frame_width,
             chunk=config.prefill_chunk,

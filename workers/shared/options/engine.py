@@ -10,6 +10,7 @@ from msgspec import Struct
 from workers.shared.drafters import DrafterName
 from workers.shared.emulation import REHEARSAL, Emulation
 from workers.shared.options.declared import AtLeastOne, NotNegative, Seconds, Share, about, within
+from workers.shared.packed.rounding import GroupSize, QuantizationName, Rounding
 
 PIPELINE, SPECULATION = "Pipeline", "Speculation"
 
@@ -103,6 +104,18 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             PIPELINE, "Prompt tokens that move through the pipeline together; whole chunks are reused by later prompts"
         ),
     ] = 128
+    quantization: Annotated[
+        QuantizationName | None,
+        about(
+            PIPELINE,
+            "Round linear layers when they are loaded, on CPUs: int8 (one scale a row) or int4 (groups; the head keeps "
+            "8 bits). Weights that the files hold packed stay as they are",
+            default="as the files have them",
+        ),
+    ] = None
+    quantization_group_size: Annotated[
+        GroupSize, about(PIPELINE, "Columns with one scale in int4, or the next fewer that divide a matrix")
+    ] = 64
     max_num_seqs: Annotated[
         AtLeastOne,
         about(
@@ -165,6 +178,11 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         about(REHEARSAL, "Stages compute nothing, to measure the rest of a cycle; the text then means nothing"),
     ] = False
     emulate: Annotated[Emulation, within("emulate_")] = Emulation()
+
+
+def rounding_of(engine: EngineFields) -> Rounding | None:
+    """How weights are rounded when they are loaded."""
+    return None if engine.quantization is None else Rounding(engine.quantization, engine.quantization_group_size)
 
 
 class EngineOptions(EngineFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
