@@ -32,7 +32,7 @@ def bias(settings: BenchSettings) -> float:
     dtype = settings.engine.dtype
     if dtype == "auto":
         dtype = "float32" if settings.engine.device == ("cpu",) else "bfloat16"
-    packed = settings.model == "default" or settings.model.endswith(".gguf")
+    packed = settings.model == "default" or settings.model.endswith(".gguf") or settings.engine.quantization is not None
     return _FLOAT32_BIAS if dtype == "float32" and not packed else _HALF_BIAS
 
 

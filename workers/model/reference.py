@@ -24,6 +24,7 @@ def load_reference(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     config = load_config(folder)
     with torch.device("meta"):
         architecture: Any = type(AutoModelForCausalLM.from_config(config))
+    config.__dict__.pop("quantization_config", None)  # what follows is not quantised any more
     tensors = dict(checkpoint.load(checkpoint.entries, dtype, _CPU))
     model: PreTrainedModel = architecture.from_pretrained(None, config=config, state_dict=tensors, dtype=dtype)
     if (folder / "generation_config.json").exists():
