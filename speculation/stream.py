@@ -9,6 +9,7 @@ from speculation.decisions.credits import Claim
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
 from speculation.decisions.widths import WidthOfFrames
+from speculation.decisions.worth import Acceptance
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
@@ -29,10 +30,6 @@ class Request:
         return self.client == client and self.generate.id == identifier
 
 
-_HOPE = 0.8  # acceptance of a request that has had no draft verified yet
-_MEMORY = 0.9  # weight of the past in the acceptance
-
-
 class Stream:
     """Serves the requests of one slot, one after the other. Without a request it is idle."""
 
@@ -47,13 +44,16 @@ class Stream:
         self._open_drafts: dict[int, tuple[Draft, int]] = {}  # those not verified yet and their depths, by position
         self._begun_ns = 0
         self._last_sample_ns: int | None = None
-        self._acceptance = _HOPE  # of drafts, as of late
+        self._acceptance = Acceptance()
         self._widths = widths
         self._counted = (0, 0)  # accepted drafts and cycles at the last sample
         schedule.width = widths.at_first
 
-    def begin(self, request: Request, reused: int, session: Deciding) -> Open:
-        """Takes a request on, `reused` positions of whose prompt are in the slot; returns what stages hear first."""
+    def begin(self, request: Request, reused: int, session: Deciding, source: "Stream | None" = None) -> Open:
+        """Takes a request on; returns what stages hear first.
+
+        `reused` positions of its prompt are in the slot, or in that of `source`, to be copied.
+        """
         generate, schedule = request.generate, self.schedule
         self.request = request
         self.prompt_logprobs = []
@@ -62,8 +62,9 @@ class Stream:
         self._open_drafts.clear()
         self._begun_ns = time.perf_counter_ns()
         self._last_sample_ns = None
-        self._acceptance = _HOPE
-        opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused)
+        self._acceptance = Acceptance()
+        other = None if source is None else source.slot
+        opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused, other)
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
         schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
         self._widths.begin(session.choice)
@@ -71,14 +72,16 @@ class Stream:
         self.drafter.frames(schedule.width)  # one that had failed has not heard of it
         return opening
 
-    def inform(self) -> None:
+    def inform(self, source: "Stream | None" = None) -> None:
         """Tells the drafter of the request, and of the output that an earlier engine has given.
 
-        By then the first frame is on its way.
+        `source` is as in `begin`. By then the first frame is on its way.
         """
         assert self.request is not None
         generate, schedule = self.request.generate, self.schedule
-        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, schedule.reused, self.session))
+        other = None if source is None else source.drafter
+        start = Start(schedule.epoch, schedule.reused, self.session, other)
+        self.drafter.begin(generate.prompt, generate.sampling, start)
         for count in range(schedule.verified - schedule.outputs + 1, schedule.verified + 1):
             self.drafter.verified(schedule.tokens, count)
 
@@ -117,7 +120,7 @@ class Stream:
                 continue
             draft, depth = drafted
             counts.judge(depth, right=token == draft.token)
-            self._acceptance = _MEMORY * self._acceptance + (1 - _MEMORY) * (token == draft.token)
+            self._acceptance.verified(right=token == draft.token, confidence=draft.confidence)
             rank = draft.candidates.index(token) if token in draft.candidates else None
             counts.rank(rank)
             if draft.probabilities and probabilities:
@@ -170,14 +173,25 @@ class Stream:
     def claim(self) -> Claim:
         """What it has in the pipeline and would send next."""
         schedule = self.schedule
+        offer = schedule.offer()
+        drafts = len(schedule.tokens) - schedule.verified
         return Claim(
-            offer=schedule.offer(),
+            offer=offer,
+            worth=self._worth(0 if offer is None else offer.depth),
             in_flight=len(schedule.in_flight),
             prompts=schedule.count("prompt"),
             decoding=schedule.fresh > 0,
-            draft_depth=len(schedule.tokens) - schedule.verified + 1 if schedule.wants_draft() else None,
+            draft_worth=self._worth(drafts + 1) if schedule.wants_draft() else None,
             opens_frame=schedule.announced == len(schedule.tokens),
-            acceptance=self._acceptance,
+        )
+
+    def _worth(self, depth: int) -> float:
+        """The probability that the next `depth` drafts are right, the last of which may not be made yet."""
+        if depth == 0:
+            return 1.0
+        first, drafted = self.schedule.verified, self._open_drafts
+        return self._acceptance.worth(
+            drafted[place][0].confidence if place in drafted else None for place in range(first, first + depth)
         )
 
     def draft(self) -> bool:

@@ -85,6 +85,11 @@ class Schedule:
         return self.verified - self._given
 
     @property
+    def reserved(self) -> int:
+        """Positions that the request may come to need; of an idle slot, those that are kept."""
+        return self._limit if self.running else self._canonical
+
+    @property
     def kept(self) -> int:
         """Positions, from 0, whose keys and values are bit by bit those of a fresh prefill: whole prompt chunks.
 
@@ -100,9 +105,25 @@ class Schedule:
 
     def reusable(self, prompt: Sequence[int], limit: int | None = None) -> int:
         """How many leading positions of `prompt`, at most `limit`, need not be computed again in this slot."""
-        most = min(self._canonical, len(prompt) - 1, *([] if limit is None else [limit]))
-        common = next((i for i in range(most) if prompt[i] != self.tokens[i]), most)
-        return self._returns.at_most(max(0, common))
+        most = self._canonical if limit is None else min(self._canonical, limit)
+        return self._returns.at_most(self._common(prompt, most))
+
+    def coming(self, prompt: Sequence[int]) -> int:
+        """The same once the prompt that is being computed here is done; 0 where none is."""
+        return self._common(prompt, self._prompt) if self.lends and self.running and self.fresh == 0 else 0
+
+    @property
+    def lends(self) -> bool:
+        """Whether other slots may copy what is held here: snapshots of states stay in their slot."""
+        return self.snapshots is None
+
+    def _common(self, prompt: Sequence[int], most: int) -> int:
+        """Whole chunks, in positions, in which `prompt` and the first `most` tokens agree; never the whole prompt."""
+        size, end = self.prefill_chunk, 0
+        most = min(most, len(prompt) - 1)
+        while end + size <= most and self.tokens[end : end + size] == list(prompt[end : end + size]):
+            end += size
+        return end
 
     def start(
         self,
@@ -232,6 +253,14 @@ class Schedule:
             return Step()
         return Step([self._end()], finish="abort")
 
+    def forget(self) -> Rollback:
+        """Keeps nothing of an idle slot."""
+        if self.running:
+            raise ValueError("a running request needs what its slot holds")
+        self._canonical = 0
+        self._returns.began(0)
+        return Rollback(self.sequence, self.epoch)
+
     def _fits(self, sample: Sample, frame: Frame) -> bool:
         if not frame.wants_sample:
             return sample.position == frame.end and not sample.tokens
@@ -284,7 +313,7 @@ class Schedule:
         del self.tokens[self.verified :]
         self._roll_back()
         self.running = False
-        return Rollback(self.sequence, self.epoch)
+        return Rollback(self.sequence, self.epoch, self._canonical)
 
     def _cut(self) -> int | None:
         """Where the next frame ends: a prompt chunk, then what the policy says. None while there is nothing to send."""

@@ -34,7 +34,7 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], PdmDrafter]:
     path, model = Path(config.module), Path(engine.model)
     device = torch.device(config.device)
     dtype = _cpu_dtype() if device.type == "cpu" else getattr(torch, engine.dtype)
-    need = Need("draft module", config.device, *module_bytes(path, engine))
+    need = Need("draft module", config.device, *module_bytes(path, engine), engine.max_num_seqs)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_host_bytes()
     check_fits([need], engine.max_model_len, free)
     torch.set_num_threads(config.threads)

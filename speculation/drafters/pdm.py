@@ -60,6 +60,8 @@ class PdmDrafter(Drafter):
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Embeds the prompt and forgets everything but what is reused."""
+        if (source := start.copies_from(PdmDrafter)) is not None:
+            self._copy(source, start.reused)
         self._runtime.reset(start.reused)
         self._keep(start.reused)
         self._sampling = sampling
@@ -126,6 +128,14 @@ class PdmDrafter(Drafter):
         self._logits[self._draft_to_target] = logits
         self._history.follow(tokens, self._verified)
         return draft_from(self._logits, self._sampler, self._sampling, len(tokens), self._history)
+
+    def _copy(self, source: "PdmDrafter", positions: int) -> None:
+        """Takes over what the drafter of another slot has of its first `positions`."""
+        self._buffer[:positions] = source._buffer[:positions]
+        self._runtime.copy(source._runtime, positions)
+        self._embedded = source._embedded
+        for stage, filled in source._sources.items():
+            self._sources[stage].filled = filled.filled
 
     def _is_alive(self, tap: Tap) -> bool:
         """A frame is dead if a later epoch began at or before it; of frames of earlier requests, that is all."""

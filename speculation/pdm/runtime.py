@@ -48,6 +48,11 @@ class DraftRuntime:
         self._origin = None
         self._held = ()
 
+    def copy(self, other: "DraftRuntime", positions: int) -> None:
+        """Holds what `other` has cached of its first `positions` tokens; a `reset` follows."""
+        self.cached = min(other.cached, positions)
+        self._cache.copy(0, 0, self.cached, other._cache)
+
     @torch.inference_mode()
     def extend(self, anchors: Tensor) -> None:
         """Adds finished tokens, such as a prompt chunk, after the cached ones. `anchors` is `[tokens, anchors, H]`."""

@@ -46,6 +46,17 @@ def _devices(config: EngineConfig) -> Iterator[str]:
         yield "--max-model-len must be at least 2: a prompt and an answer of one token"
 
 
+def _memory(config: EngineConfig) -> Iterator[str]:
+    total, longest = config.max_total_tokens, config.max_model_len
+    if total and total < longest:
+        yield (
+            f"--max-total-tokens {total} must be at least --max-model-len, which is {longest}: the longest request "
+            f"could never start"
+        )
+    if total and config.devices[0] != "cpu":
+        yield "--max-total-tokens is for --device cpu: on GPUs every slot has its own memory; use fewer --max-num-seqs"
+
+
 def _transport(config: EngineConfig) -> Iterator[str]:
     on_cpu = config.devices[0] == "cpu"
     places = Counter((_host(address), config.device(stage)) for stage, address in enumerate(config.endpoints.data))
@@ -126,4 +137,11 @@ def _host(address: str) -> str:
     return address.rpartition(":")[0] if address.startswith("tcp://") else ""
 
 
-_RULES: tuple[Callable[[EngineConfig], Iterator[str]], ...] = (_split, _devices, _drafter, _rehearsal, _transport)
+_RULES: tuple[Callable[[EngineConfig], Iterator[str]], ...] = (
+    _split,
+    _devices,
+    _memory,
+    _drafter,
+    _rehearsal,
+    _transport,
+)

@@ -44,6 +44,8 @@ class PacedLayers:
         self.weight_bytes = layers.weight_bytes
         self.kv_bytes = layers.kv_bytes
         self.observe = layers.observe
+        self.copy = layers.copy
+        self.release = layers.release
         self.logits = layers.logits
         self.row_logits = layers.row_logits
         self._layers = layers

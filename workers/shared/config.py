@@ -96,6 +96,11 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         frames = 1 if self.drafter.num_speculative_tokens else self.stages + self.delta
         return frames * self.frame_width
 
+    @property
+    def kv_positions(self) -> int:
+        """For which all KV slots together have memory."""
+        return self.max_total_tokens or self.max_num_seqs * self.max_model_len
+
     def layers(self, stage: int) -> range:
         """Global indices of the decoder layers that `stage` holds."""
         first = sum(self.split[:stage])

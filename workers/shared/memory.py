@@ -21,7 +21,7 @@ from workers.shared.packed.rounding import Rounding
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
 _CUDA = "cuda:"
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8_e4m3": 1}
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -30,12 +30,18 @@ class Need(msgspec.Struct, frozen=True):
     who: str
     device: str
     weight_bytes: int
-    kv_bytes_per_position: int  # keys and values of all its layers, all slots
+    kv_bytes_per_position: int  # keys and values of all its layers
+    slots: int = 1
+    pool: int = 0  # positions that all slots share; 0: each has as many as the longest sequence
     host: str = ""  # where parts run on several
 
+    def kv_bytes(self, max_len: int) -> int:
+        """Bytes of keys and values, where a sequence may have `max_len` positions."""
+        return self.kv_bytes_per_position * (self.pool or self.slots * max_len)
+
     def total(self, max_len: int) -> int:
-        """Bytes with room for `max_len` positions a slot."""
-        return self.weight_bytes + self.kv_bytes_per_position * max_len
+        """Bytes with those of the weights."""
+        return self.weight_bytes + self.kv_bytes(max_len)
 
 
 def needs_of(config: EngineConfig) -> list[Need]:
@@ -47,10 +53,10 @@ def needs_of(config: EngineConfig) -> list[Need]:
         folder = Path(drafter.draft_model)
         layers = int(read_json(folder / "config.json")["num_hidden_layers"])
         weights, kv = model_bytes(folder, range(layers), config, drafter.device, first=True, last=True)
-        needs.append(Need("draft model", drafter.device, weights, kv, host_of(endpoints.bus)))
+        needs.append(Need("draft model", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
     if drafter.module is not None:
         weights, kv = module_bytes(Path(drafter.module), config)
-        needs.append(Need("draft module", drafter.device, weights, kv, host_of(endpoints.bus)))
+        needs.append(Need("draft module", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
     return needs
 
 
@@ -65,7 +71,7 @@ class _Module(msgspec.Struct):
 
 
 def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
-    """Bytes of a draft module's weights, what it borrows from the target included, and of all slots a position.
+    """Bytes of a draft module's weights, what it borrows from the target included, and of a position.
 
     A slot keeps the module's keys and values and the hidden states that were tapped. Of the authors' files, which say
     what they hold only when they are read, the weights alone count. Raises `ConfigError` where there is no module.
@@ -88,23 +94,20 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
         elements += hidden * (vocabulary if module.draft_token_ids is None else len(module.draft_token_ids))
     said = read_json(Path(config.model) / "config.json")
     kv_heads = said.get("num_key_value_heads") or said["num_attention_heads"]
-    kv = 2 * module.layers * config.max_num_seqs * kv_heads * head_dim(said) * item
-    return elements * item, kv + config.max_num_seqs * len(module.anchors) * hidden * item
+    kv = 2 * module.layers * kv_heads * head_dim(said) * item
+    return elements * item, kv + len(module.anchors) * hidden * item
 
 
 def stage_need(config: EngineConfig, stage: int) -> Need:
     """What one stage needs."""
     last = stage == config.stages - 1
-    weights, kv = model_bytes(
-        Path(config.model),
-        config.layers(stage),
-        config,
-        config.device(stage),
-        first=stage == 0,
-        last=last,
-        rounding=config.rounding,
-    )
-    return Need(f"stage {stage}", config.device(stage), weights, kv, host_of(config.endpoints.data[stage]))
+    folder, layers = Path(config.model), config.layers(stage)
+    device, rounding = config.device(stage), config.rounding
+    weights, _ = model_bytes(folder, layers, config, device, first=stage == 0, last=last, rounding=rounding)
+    item = _ITEM_BYTES[config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype]
+    kv = kv_bytes_per_position(read_json(folder / "config.json"), layers, 1, item)
+    host = host_of(config.endpoints.data[stage])
+    return Need(f"stage {stage}", device, weights, kv, config.max_num_seqs, config.max_total_tokens, host)
 
 
 def neighbours(config: EngineConfig, stage: int) -> list[Need]:
@@ -124,7 +127,7 @@ def model_bytes(
     last: bool,
     rounding: Rounding | None = None,
 ) -> tuple[int, int]:
-    """Bytes of some layers' weights, with the embedding or norm and head, and of all slots' KV a position.
+    """Bytes of some layers' weights, with the embedding or norm and head, and of their KV a position.
 
     What a slot holds however long its sequence is, recurrent states, counts with the weights.
     """
@@ -140,7 +143,7 @@ def model_bytes(
     elif first:
         held[EMBEDDING] = sizes[EMBEDDING]
     said = read_json(folder / "config.json")
-    kv = kv_bytes_per_position(said, layers, config.max_num_seqs, item)
+    kv = kv_bytes_per_position(said, layers, 1, item)
     states = state_bytes(said, layers, config.tokens_in_flight, item) if has_states(said) else 0
     return sum(held.values()) + config.max_num_seqs * states, kv
 
@@ -174,10 +177,13 @@ def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
     if total <= usable:
         return
     weights = sum(need.weight_bytes for need in needs)
-    per_position = sum(need.kv_bytes_per_position for need in needs)
-    longest = (usable - weights) // per_position if per_position else 0
+    pooled = sum(need.kv_bytes(max_len) for need in needs if need.pool)
+    per_position = sum(need.kv_bytes_per_position * need.slots for need in needs if not need.pool)
+    longest = (usable - weights - pooled) // per_position if per_position else 0
     if longest >= 1:
-        mend = f"use --max-model-len {longest} or less, or fewer --max-num-seqs"
+        mend = f"use --max-model-len {longest} or less, fewer --max-num-seqs, or on CPUs --max-total-tokens"
+    elif pooled and usable > weights:
+        mend = "use fewer --max-total-tokens"
     else:
         mend = "the weights alone do not fit: use more devices or hosts, --dtype bfloat16 or another model"
     raise ConfigError(
@@ -198,8 +204,10 @@ def report(needs: Iterable[Need], config: EngineConfig) -> list[str]:
     """A line for each part of an engine and device."""
     lines = []
     for need in needs:
-        kv = need.kv_bytes_per_position * config.max_model_len
-        slots = f" ({config.max_num_seqs} x {config.max_model_len} positions)" if kv else ""
+        kv = need.kv_bytes(config.max_model_len)
+        each = f"{need.slots} x {config.max_model_len} positions"
+        shared = f"{need.pool} positions for {need.slots} slots" if need.pool else each
+        slots = f" ({shared}, {need.kv_bytes_per_position} bytes each)" if kv else ""
         where = f"{need.host} {need.device}".strip()
         lines.append(f"{need.who} on {where}: {_shown(need.weight_bytes)} weights, {_shown(kv)} KV{slots}")
     return lines

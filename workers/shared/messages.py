@@ -50,14 +50,24 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     epoch: Natural
     prompt_tokens: Natural
     sampling: Sampling
-    reused: Natural = 0  # positions that the slot holds already, for its prompt begins with them
+    reused: Natural = 0  # positions that are held already, for its prompt begins with them
+    source: Natural | None = None  # the slot to copy them from; None: they are in this one
+
+    @property
+    def holder(self) -> int:
+        """The slot that holds the reused positions."""
+        return self.sequence if self.source is None else self.source
 
 
 class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):
-    """Frames of the sequence older than `epoch` are dead. (A frame of a newer epoch says the same.)"""
+    """The request has ended: frames of the sequence older than `epoch` are dead. So says a frame of a newer epoch.
+
+    Of its keys and values those of the first `kept` positions stay, for prompts that begin alike.
+    """
 
     sequence: Natural
     epoch: Natural
+    kept: Natural = 0
 
 
 class Compile(msgspec.Struct, frozen=True, array_like=True, tag="compile"):

@@ -105,6 +105,8 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
             device=torch.device(config.device(index)),
             max_len=config.max_model_len,
             sequences=config.max_num_seqs,
+            pool=config.max_total_tokens,
+            kv_dtype=torch.float8_e4m3fn if config.kv_cache_dtype == "fp8_e4m3" else None,
             rounding=config.rounding,
             ahead=config.tokens_in_flight,
             wide=config.frame_width,

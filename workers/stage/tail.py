@@ -62,7 +62,7 @@ class Tail:
         matcher = None
         if sampling.grammar is not None and self._grammars is not None:
             matcher = GrammarMatcher(self._grammars, sampling.grammar)
-        before = self._slots.get(message.sequence)
+        before = self._slots.get(message.holder)
         prompt = [] if before is None else before.history.tokens[: message.reused]
         wanted = sampling.prompt_logprobs
         scores = None if wanted is None else PromptScores(self._layers, wanted)

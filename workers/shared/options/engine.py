@@ -15,6 +15,7 @@ from workers.shared.packed.rounding import GroupSize, QuantizationName, Rounding
 PIPELINE, SPECULATION = "Pipeline", "Speculation"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+KvDtype = Literal["auto", "fp8_e4m3"]
 TransportName = Literal["unix", "zmq", "gloo", "nccl", "inprocess"]
 
 DEFAULT_STAGES = 2
@@ -124,6 +125,22 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             was="sequences",
         ),
     ] = 4
+    max_total_tokens: Annotated[
+        NotNegative,
+        about(
+            PIPELINE,
+            "On CPUs: positions for which all KV slots together have memory. A request starts once its prompt and "
+            "max_tokens have room. 0: for max-model-len positions in every slot",
+        ),
+    ] = 0
+    kv_cache_dtype: Annotated[
+        KvDtype,
+        about(
+            PIPELINE,
+            "Keys and values of the stages: auto is --dtype; fp8_e4m3 has eight bits, rounded by 1/16 and cut off at "
+            "448: another text, but the same for every drafter and load",
+        ),
+    ] = "auto"
     prefill_share: Annotated[
         Share,
         about(
