@@ -18,6 +18,7 @@ from tests.e2e.serving import Serving, free_port, serving, wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 STAGES = 3
+_PERIOD = 8.0  # seconds of a crowd, then of one user
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_a_question_is_answered_and_its_frames_are_seen_on_their_way(server: Ser
     assert {"prompt", "certain"} <= kinds
     assert kinds & {"draft", "right", "wrong", "gone"}, "on a slow machine a draft may be judged before it is drawn"
     assert page.run("Number(document.querySelector('#per-cycle').textContent)") > 0
-    assert "ngram drafts, the only choice" in page.run("document.querySelector('#why').textContent")
+    assert "the only choice" in page.run("document.querySelector('#why').textContent")
     names = page.run("[...document.querySelectorAll('#done th')].map((cell) => cell.textContent)")
     assert sum(name.startswith("Yours") for name in names) == 1, "the other request is a number"
     tokens = page.run("[...document.querySelectorAll('#done tr')].map((row) => Number(row.children[1].textContent))")
@@ -136,8 +137,8 @@ def test_every_panel_has_something_to_show_after_a_run(server: Serving, tmp_path
         pytest.skip("Prometheus is not installed")
     port, address = free_port(), server.url.removeprefix("http://")
     config = (DEPLOY / "prometheus.yml").read_text().replace("api:8000", address)
-    config = config.replace("scrape_interval: 5s", "scrape_interval: 1s").replace(
-        "scrape_timeout: 4s", "scrape_timeout: 1s"
+    config = config.replace("scrape_interval: 5s", "scrape_interval: 2s").replace(
+        "scrape_timeout: 4s", "scrape_timeout: 2s"
     )
     (tmp_path / "prometheus.yml").write_text(config)
     shutil.copy(DEPLOY / "rules.yml", tmp_path)
@@ -146,9 +147,12 @@ def test_every_panel_has_something_to_show_after_a_run(server: Serving, tmp_path
         running = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
     prometheus, stop = f"http://127.0.0.1:{port}", threading.Event()
 
-    def load() -> None:
+    def load(user: int) -> None:
         number = 0
         while not stop.is_set():
+            if user and int(time.monotonic() / _PERIOD) % 2:
+                stop.wait(0.1)  # the first one is alone now and then: in a crowd nothing is drafted
+                continue
             number += 1
             ask(server, "a b c a b c " * 40 + "x" * (number % 3), 40)
             httpx.post(f"{server.url}/v1/completions", json={"model": "none"}, timeout=60)  # a refusal
@@ -166,10 +170,10 @@ def test_every_panel_has_something_to_show_after_a_run(server: Serving, tmp_path
     ]
     try:
         with ThreadPoolExecutor() as pool:
-            users = [pool.submit(load) for _ in range(6)]  # more than there are slots: some of them wait
+            users = [pool.submit(load, user) for user in range(6)]  # more than there are slots: some of them wait
             try:
                 empty = queries
-                deadline = time.monotonic() + 120
+                deadline = time.monotonic() + 200
                 while empty and time.monotonic() < deadline:
                     wait_until(lambda: up(prometheus), 60)
                     empty = [query for query in empty if not answered(prometheus, query[2])]
