@@ -47,7 +47,8 @@ def serve(config: EngineConfig) -> None:
     policy = choose_policy(config)
     vocab_size = read_facts(Path(config.model)).vocab_size
     offered = choices(config.drafter)
-    controller = Controller(config.stages, offered, load_measured(config), width=policy.width)
+    width = 1 if config.chooses_width else policy.width  # at first
+    controller = Controller(config.stages, offered, load_measured(config), width=width)
     drafters = build_drafters(config, vocab_size, offered)
     context = GroupContext(config.endpoints.token)
     channels = Channels(context, config.endpoints, config.stall_timeout)

@@ -10,17 +10,17 @@ from speculation.channels import Channels
 from speculation.decisions.admission import refusal
 from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim, Credits
-from speculation.decisions.grammar_gate import GrammarGate
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import FRAME_KINDS, Step
-from speculation.decisions.slots import choose_slot
-from speculation.decisions.waiting import WaitingLine
+from speculation.decisions.turns import Turns
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.group import StageGroup
 from speculation.info import engine_info
 from speculation.kept_calibrations import forget_measured, save_measured, say_expected
 from speculation.live import LiveTrace
+from speculation.queue import RequestQueue
+from speculation.seating import Seating
 from speculation.stats import StatsRecorder
 from speculation.stream import Request, Stream, idle_streams
 from workers.shared.config import EngineConfig
@@ -72,10 +72,10 @@ class Engine:
         self._group = StageGroup(config, channels)
         # Starting anywhere makes a frame that a stage still sends for an earlier rank 0 one that nobody expects.
         numbers = itertools.count(secrets.randbits(_FIRST_NUMBER_BITS))
-        self._streams = idle_streams(config, policy, numbers, drafters)
-        self._least_recent = list(range(config.max_num_seqs))  # slots, the one used longest ago first
-        self._gate: GrammarGate[Request] = GrammarGate()
-        self._queue: WaitingLine[Request] = WaitingLine()
+        self._streams = idle_streams(config, policy, numbers, drafters, controller)
+        self._queue = RequestQueue()
+        self._seating = Seating(self._streams, config.kv_positions)
+        self._advance_turns = Turns()
         self._running: list[Stream] = []  # in the order they began
         self._credits = Credits(policy.chunks, config.prefill_share)
         self._controller = controller
@@ -141,6 +141,7 @@ class Engine:
         """Handles everything that has arrived, samples first: they are on the critical path."""
         while (message := self._channels.result()) is not None:
             self._on_result(message)
+        self._start_next()  # who waits for a prompt that is being computed may have it by now
         while (request := self._channels.request()) is not None:
             self._on_request(*request)
         if self._group.check(time.monotonic(), self._awaited):
@@ -165,7 +166,8 @@ class Engine:
                 self._drafters[message.sequence].tap(message.tap)
             self._stats.committed(time.perf_counter_ns() - started - (self._channels.announce_ns - announced))
         elif isinstance(message, Compiled):
-            self._enqueue(self._gate.compiled(message.number))
+            self._queue.compiled(message.number)
+            self._start_next()
         elif isinstance(message, Pong):
             for client, number in self._group.pong(message):
                 self._channels.answer(client, self._status(number))
@@ -191,7 +193,7 @@ class Engine:
         self._stats.sampled(number, full=full and bool(step.tokens))
         self._trace.left(number, stream, step)
         if step.tokens:
-            self._stats.verified(stream.since_last_sample())
+            self._stats.verified(stream.frame_left(step, alone=len(self._running) == 1))
             stream.rank(step, sample.probabilities)
             self._give(stream, step, sample.logprobs)
             stream.follow(step)
@@ -206,6 +208,8 @@ class Engine:
         assert stream.session is not None
         now, tokens, alone = time.monotonic(), len(step.tokens), len(self._running) == 1
         stream.session.sampled(now, cycles, tokens, rejected=step.rejected, alone=alone)
+        if stream.set_width(crowded=len(self._running) >= self._config.stages > 1):
+            self._announce()  # a frame that has waited for drafts may be full now
         self._observe()
 
     def _give(self, stream: Stream, step: Step, logprobs: Sequence[TokenLogprobs] = ()) -> None:
@@ -263,7 +267,7 @@ class Engine:
 
     def _draft_ahead(self) -> bool:
         """Makes one draft if any is wanted, and returns whether there is more to do; a sample may be waiting first."""
-        more = any(stream.drafter.advance() for stream in self._running)
+        more = self._advance()
         for slot in self._credits.drafting(self._claims()):
             started = time.perf_counter_ns()
             drafted = self._streams[slot].draft()
@@ -272,6 +276,14 @@ class Engine:
             if drafted:
                 return more or bool(self._credits.drafting(claims))
         return more
+
+    def _advance(self) -> bool:
+        """Lets one drafter do a little of its work ahead, each in its turn; returns whether there was any to do."""
+        for slot in self._advance_turns.order(stream.slot for stream in self._running):
+            if self._drafters[slot].advance():
+                self._advance_turns.took(slot)
+                return True
+        return False
 
     # --- from the clients ---
 
@@ -286,55 +298,36 @@ class Engine:
             if (error := refusal(message, self._info.max_model_len, self._info.vocab_size)) is not None:
                 self._channels.answer(client, Failed(message.id, error))
                 return
-            request = Request(client, message, self._ahead(message.priority))
-            passed, todo = self._gate.arrived(request, message.sampling.grammar)
-            if todo is not None:
+            if (todo := self._queue.arrived(client, message)) is not None:
                 self._drafters[0].prepare(message.sampling)
                 self._channels.announce([todo])
-            self._enqueue(passed)
-
-    def _enqueue(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self._queue.join(request, request.generate.priority)
-        self._start_next()
-
-    def _ahead(self, priority: int) -> int:
-        """Requests that would start before a new one."""
-        waiting = [*self._queue, *self._gate.waiting]
-        return sum(request.generate.priority <= priority for request in waiting)
+            self._start_next()
 
     def _start_next(self) -> None:
         """Begins as many requests as there are idle slots for."""
-        while self._queue and not self._calibrating and len(self._running) < len(self._streams):
-            self._start(self._queue.pop())
+        while not self._calibrating and (idle := [s.slot for s in self._streams if s.request is None]):
+            if (request := self._queue.next(len(idle), self._seating.fits, self._seating.held_back)) is None:
+                return
+            self._start(request, idle)
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: Request, idle: Sequence[int]) -> None:
         """Begins a request in the idle slot that suits it best."""
-        idle = [slot for slot in self._least_recent if self._streams[slot].request is None]
         session = self._controller.begin(request.generate.max_tokens)
-        schedules = [stream.schedule for stream in self._streams]
-        scored = request.generate.sampling.prompt_logprobs is not None  # which takes every frame of the prompt
-        slot, reused = choose_slot(
-            schedules,
-            idle,
-            request.generate.prompt,
-            lambda slot: 0 if scored else self._drafters[slot].kept() if session.choice.listens else None,
-        )
-        kept = self._drafters[slot].kept()
-        if kept is not None and kept < reused:
-            session.deafen()
-        self._stats.looked_up(len(request.generate.prompt), reused)
-        self._least_recent.remove(slot)
-        self._least_recent.append(slot)
-        self._begin(self._streams[slot], request, reused, session)
+        place, forgotten = self._seating.make_room(request, self._seating.choose(request, idle, session))
+        self._announce(forgotten)
+        self._stats.looked_up(len(request.generate.prompt), place.reused)
+        source = None if place.source == place.slot else self._streams[place.source]
+        self._begin(self._streams[place.slot], request, place.reused, session, source)
 
-    def _begin(self, stream: Stream, request: Request, reused: int, session: Deciding) -> None:
+    def _begin(
+        self, stream: Stream, request: Request, reused: int, session: Deciding, source: Stream | None = None
+    ) -> None:
         self._running.append(stream)
-        opening = stream.begin(request, reused, session)
+        opening = stream.begin(request, reused, session, source)
         self._trace.began(stream)
         self._observe()
         self._announce([opening])
-        stream.inform()
+        stream.inform(source)
 
     def _abort(self, client: bytes, identifier: str) -> None:
         for stream in self._running:
@@ -344,17 +337,16 @@ class Engine:
                 self._give(stream, step)
                 self._finish(stream)
                 return
-        for request in [*self._queue, *self._gate.waiting]:
+        for request in self._queue.waiting():
             if request.named(client, identifier):
-                if not self._gate.leave(request):
-                    self._queue.remove(request)
+                self._queue.leave(request)
                 self._answer(client, Tokens(identifier, [], finish="abort", counts=SpeculationCounts()))
                 return
 
     def _requests(self) -> list[Request]:
         """Those that run or wait."""
         running = [stream.request for stream in self._running if stream.request is not None]
-        return [*running, *self._queue, *self._gate.waiting]
+        return [*running, *self._queue.waiting()]
 
     def _forget(self, client: bytes) -> None:
         """A client has gone: nobody would read its answers. Those that wait go first, so that none of them starts."""
@@ -375,7 +367,7 @@ class Engine:
             number=number,
             info=self._info,
             running=len(schedules),
-            waiting=len(self._queue) + len(self._gate.waiting),
+            waiting=len(self._queue.waiting()),
             stats=self._stats.report(
                 [schedule.counts for schedule in schedules],
                 announce_ns=self._channels.announce_ns,
@@ -391,7 +383,7 @@ class Engine:
     def _kv_use(self) -> KvUse:
         idle = [stream.schedule.kept for stream in self._streams if stream.request is None]
         return KvUse(
-            total=self._config.max_num_seqs * self._config.max_model_len,
+            total=self._config.kv_positions,
             running=sum(stream.schedule.announced for stream in self._running),
             kept=sum(idle),
         )

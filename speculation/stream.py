@@ -4,9 +4,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
+from speculation.decisions.widths import WidthOfFrames
+from speculation.decisions.worth import Acceptance
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
@@ -27,14 +30,11 @@ class Request:
         return self.client == client and self.generate.id == identifier
 
 
-_HOPE = 0.8  # acceptance of a request that has had no draft verified yet
-_MEMORY = 0.9  # weight of the past in the acceptance
-
-
 class Stream:
     """Serves the requests of one slot, one after the other. Without a request it is idle."""
 
-    def __init__(self, schedule: Schedule, drafter: Drafter) -> None:
+    def __init__(self, schedule: Schedule, drafter: Drafter, widths: WidthOfFrames) -> None:
+        """`widths` says how many tokens a frame holds; those of the calibration are as wide as at the start."""
         self.slot = schedule.sequence
         self.schedule = schedule
         self.drafter = drafter
@@ -44,31 +44,44 @@ class Stream:
         self._open_drafts: dict[int, tuple[Draft, int]] = {}  # those not verified yet and their depths, by position
         self._begun_ns = 0
         self._last_sample_ns: int | None = None
-        self._acceptance = _HOPE  # of drafts, as of late
+        self._acceptance = Acceptance()
+        self._widths = widths
+        self._counted = (0, 0)  # accepted drafts and cycles at the last sample
+        schedule.width = widths.at_first
 
-    def begin(self, request: Request, reused: int, session: Deciding) -> Open:
-        """Takes a request on, `reused` positions of whose prompt are in the slot; returns what stages hear first."""
+    def begin(self, request: Request, reused: int, session: Deciding, source: "Stream | None" = None) -> Open:
+        """Takes a request on; returns what stages hear first.
+
+        `reused` positions of its prompt are in the slot, or in that of `source`, to be copied.
+        """
         generate, schedule = request.generate, self.schedule
         self.request = request
         self.prompt_logprobs = []
         self.session = session
+        self._counted = (0, 0)
         self._open_drafts.clear()
         self._begun_ns = time.perf_counter_ns()
         self._last_sample_ns = None
-        self._acceptance = _HOPE
-        opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused)
+        self._acceptance = Acceptance()
+        other = None if source is None else source.slot
+        opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused, other)
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
         schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
+        self._widths.begin(session.choice)
+        self.set_width()
+        self.drafter.frames(schedule.width)  # one that had failed has not heard of it
         return opening
 
-    def inform(self) -> None:
+    def inform(self, source: "Stream | None" = None) -> None:
         """Tells the drafter of the request, and of the output that an earlier engine has given.
 
-        By then the first frame is on its way.
+        `source` is as in `begin`. By then the first frame is on its way.
         """
         assert self.request is not None
         generate, schedule = self.request.generate, self.schedule
-        self.drafter.begin(generate.prompt, generate.sampling, Start(schedule.epoch, schedule.reused, self.session))
+        other = None if source is None else source.drafter
+        start = Start(schedule.epoch, schedule.reused, self.session, other)
+        self.drafter.begin(generate.prompt, generate.sampling, start)
         for count in range(schedule.verified - schedule.outputs + 1, schedule.verified + 1):
             self.drafter.verified(schedule.tokens, count)
 
@@ -107,11 +120,44 @@ class Stream:
                 continue
             draft, depth = drafted
             counts.judge(depth, right=token == draft.token)
-            self._acceptance = _MEMORY * self._acceptance + (1 - _MEMORY) * (token == draft.token)
+            self._acceptance.verified(right=token == draft.token, confidence=draft.confidence)
             rank = draft.candidates.index(token) if token in draft.candidates else None
             counts.rank(rank)
             if draft.probabilities and probabilities:
                 counts.compare(probabilities[place], 0.0 if rank is None else draft.probabilities[rank])
+
+    def frame_left(self, step: Step, *, alone: bool) -> int | None:
+        """A frame of the choice in use has verified `step`; returns the nanoseconds since the one before."""
+        since_ns = self.since_last_sample()
+        counts = self.schedule.counts
+        right, cycles = counts.accepted - self._counted[0], counts.cycles - self._counted[1]
+        self._counted = counts.accepted, counts.cycles
+        if since_ns is None or self.session is None or self._is_calibration:
+            return since_ns
+        if self.schedule.width == self._widths.of(self.session.choice):  # in a crowd it is not
+            verdicts = [place < right for place in range(len(step.tokens))]
+            seconds = since_ns * 1e-9 if alone else None
+            refilled = cycles >= self.schedule.stages
+            self._widths.sampled(self.session.choice, seconds, verdicts, refilled=refilled)
+        return since_ns
+
+    def set_width(self, *, crowded: bool = False) -> bool:
+        """Frames to come hold as many tokens as are best with the choice in use; see `WidthOfFrames.of`.
+
+        Returns whether that is another number than before.
+        """
+        if self.session is None or self._is_calibration:
+            return False
+        width = self._widths.of(self.session.choice, crowded=crowded)
+        if width == self.schedule.width:
+            return False
+        self.schedule.width = width
+        self.drafter.frames(width)
+        return True
+
+    @property
+    def _is_calibration(self) -> bool:
+        return self.request is not None and self.request.client is None
 
     def follow(self, step: Step) -> None:
         """Tells the drafter what has been verified, unless it was the end."""
@@ -127,14 +173,25 @@ class Stream:
     def claim(self) -> Claim:
         """What it has in the pipeline and would send next."""
         schedule = self.schedule
+        offer = schedule.offer()
+        drafts = len(schedule.tokens) - schedule.verified
         return Claim(
-            offer=schedule.offer(),
+            offer=offer,
+            worth=self._worth(0 if offer is None else offer.depth),
             in_flight=len(schedule.in_flight),
             prompts=schedule.count("prompt"),
             decoding=schedule.fresh > 0,
-            draft_depth=len(schedule.tokens) - schedule.verified + 1 if schedule.wants_draft() else None,
+            draft_worth=self._worth(drafts + 1) if schedule.wants_draft() else None,
             opens_frame=schedule.announced == len(schedule.tokens),
-            acceptance=self._acceptance,
+        )
+
+    def _worth(self, depth: int) -> float:
+        """The probability that the next `depth` drafts are right, the last of which may not be made yet."""
+        if depth == 0:
+            return 1.0
+        first, drafted = self.schedule.verified, self._open_drafts
+        return self._acceptance.worth(
+            drafted[place][0].confidence if place in drafted else None for place in range(first, first + depth)
         )
 
     def draft(self) -> bool:
@@ -154,11 +211,16 @@ class Stream:
 
 
 def idle_streams(
-    config: EngineConfig, policy: FramePolicy, numbers: Iterator[int], drafters: Sequence[Drafter]
+    config: EngineConfig,
+    policy: FramePolicy,
+    numbers: Iterator[int],
+    drafters: Sequence[Drafter],
+    controller: Controller,
 ) -> list[Stream]:
     """A stream for each slot and its drafter; `numbers` are those of the frames that are announced."""
     snapshots = snapshots_of(config.model)
+    widths = WidthOfFrames(config.stages, None if config.chooses_width else policy.width, controller.costs)
     return [
-        Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, snapshots), drafter)
+        Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, snapshots), drafter, widths)
         for slot, drafter in enumerate(drafters)
     ]

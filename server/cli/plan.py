@@ -62,7 +62,7 @@ def check_config_file(options: CheckOptions) -> int:
     else:
         served = read(SERVE, ["--config", str(path)], {})
         check_server(served.api)
-        model = read_model(served.model)
+        model = read_model(served)
         stages = len(served.engine.split) or served.engine.stages or DEFAULT_STAGES
         config = plan_engine(with_prepared_draft_model(served.engine), model, local_endpoints(Path(), stages, 1))
         name = served.api.served_model_name or model.name
@@ -72,7 +72,7 @@ def check_config_file(options: CheckOptions) -> int:
 
 
 def _over_network(options: PlanOptions) -> tuple[ModelSize, EngineConfig]:
-    model = read_model(options.model)
+    model = read_model(options)
     stages = len(options.engine.split) or options.engine.stages or max(len(options.hosts) - 1, 0) or DEFAULT_STAGES
     engine = with_prepared_draft_model(options.engine)
     if not engine.split:
@@ -99,6 +99,8 @@ def _description(config: EngineConfig) -> list[str]:
     """What starts, where, and with how much memory."""
     drafts = config.drafter.num_speculative_tokens
     how = f", {drafts} drafts a round" if drafts else ""
+    if config.widest > 1:
+        how = f", tokens a frame: {config.tokens_per_frame}"
     needs = needs_of(config)
     lines = [
         f"model {config.model}, {config.dtype}, {sum(config.split)} layers over {config.transport}",

@@ -58,7 +58,7 @@ def serve(options: ServeOptions) -> int:
     check_port_is_free(options.api.host, options.api.port)
     with stop_signals():
         try:
-            model = read_model(options.model)
+            model = read_model(options)
             engine = with_prepared_draft_model(options.engine)
             run_folder = make_run_folder()
             try:

@@ -16,6 +16,9 @@ NETWORK, LOG = "Processes started one by one", "Log"
 class ProcessOptions(ModelArgument, frozen=True, kw_only=True):
     """Of everything that is started."""
 
+    revision: Annotated[
+        str | None, about("Model", "Branch, tag or commit of a model on the hub", default="its main branch")
+    ] = None
     api: Annotated[ServerOptions, within()] = ServerOptions()
     engine: Annotated[EngineOptions, within()] = EngineOptions()
 

@@ -7,23 +7,26 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from server.launcher.options import ProcessOptions
 from server.launcher.resolve import ModelSize, local_endpoints, plan_engine
 from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import PARENT_VARIABLE
+from workers.shared.memory import held_bytes
 from workers.shared.model_files.facts import read_facts
 from workers.shared.model_files.shipped_modules import shipped_module
 from workers.shared.model_files.tensor_sizes import layer_bytes
-from workers.shared.options.engine import DEFAULT_STAGES, EngineOptions
+from workers.shared.options.engine import DEFAULT_STAGES, EngineOptions, rounding_of
 
 _TOLD = 2  # exit code of a program that has said in one line what is wrong
 
 
-def prepare_model(model: str) -> Path:
-    """The prepared folder of `model`; the download and conversion show their own progress on stderr.
+def prepare_model(model: str, revision: str | None = None) -> Path:
+    """The prepared folder of `model` at a `revision`; the download and conversion show their own progress on stderr.
 
     Leaves this process where that program has said why it cannot.
     """
     command = [sys.executable, "-m", "workers.prepare", model]
+    command += [] if revision is None else ["--revision", revision]
     environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}  # a download ends with whoever wanted it
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
     if done.returncode == _TOLD:
@@ -40,10 +43,16 @@ def with_prepared_draft_model(options: EngineOptions) -> EngineOptions:
     return replace(options, drafter=replace(options.drafter, model=str(prepare_model(options.drafter.model))))
 
 
-def read_model(model: str) -> ModelSize:
-    """Prepares `model`, and reads what the launcher needs to know of it."""
-    folder = prepare_model(model)
-    layers, head = layer_bytes(folder)
+def read_model(options: ProcessOptions) -> ModelSize:
+    """Prepares the model, and reads what the launcher needs to know of it."""
+    model, engine = options.model, options.engine
+    if options.revision is not None and ("/" not in model or Path(model).expanduser().exists()):
+        raise ConfigError(f"--revision {options.revision}: only models on the hub, ORG/NAME, have revisions")
+    folder = prepare_model(model, options.revision)
+    kind = engine.device[0].partition(":")[0]
+    # What weights take in memory is what a token waits for, and only packed ones differ from each other by kind.
+    sizes = held_bytes(folder, kind, 4 if kind == "cpu" else 2, rounding_of(engine))
+    layers, head = layer_bytes(folder, sizes)
     name = display_name(model)
     return ModelSize(name, folder, layers, head, read_facts(folder).max_position_embeddings, shipped_module(name))
 

@@ -48,6 +48,8 @@ def _drafting(config: EngineConfig, controller: ControllerStatus | None) -> str:
     text = str(config.drafter.name)
     if config.drafter.num_speculative_tokens:
         text += f", draft-then-verify with {config.drafter.num_speculative_tokens} drafts"
+    if config.widest > 1:
+        text += f", tokens a frame: {config.tokens_per_frame}"
     if controller is not None and not controller.calibrated:
         return f"{text}; what it gains is being measured"
     if controller is None or not controller.predicted.get("none"):

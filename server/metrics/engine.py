@@ -185,14 +185,19 @@ def _info(info: EngineInfo) -> Metric:
         "drafter": info.drafter,
         "delta": str(info.delta),
         "num_speculative_tokens": str(info.num_speculative_tokens),
+        "tokens_per_frame": str(info.tokens_per_frame),
         "max_model_len": str(info.max_model_len),
         "vocab_size": str(info.vocab_size),
         "rehearsal": str(info.rehearsal).lower(),
-        **{f"emulated_{name}": f"{ms:g}" for name, ms in asdict(info.emulated).items()},
+        **{f"emulated_{name}": _spelled(value) for name, value in asdict(info.emulated).items()},
     }
     metric = GaugeMetricFamily("echelon:engine_info", "What the engine serves", labels=list(labels))
     metric.add_metric(list(labels.values()), 1.0)
     return metric
+
+
+def _spelled(value: float | tuple[float, ...]) -> str:
+    return ",".join(f"{one:g}" for one in value) if isinstance(value, tuple) else f"{value:g}"
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -10,9 +10,11 @@ import msgspec
 from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Folder
+from speculation.bench.analysis.crowd import Crowds, crowd_table
 from speculation.bench.analysis.figures import TableRow, rows
 from speculation.bench.analysis.report import Provenance, Results, markdown
 from speculation.bench.configuration import BenchSettings, Contender, gpus
+from speculation.bench.crowds import run_crowds
 from speculation.bench.energy import Meter, open_meter
 from speculation.bench.machine import provenance
 from speculation.bench.options import Options, parse
@@ -30,18 +32,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Not SIGINT's own handler: a shell has jobs in the background ignore that signal.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        made = bench(parse(given), provenance(given))
+        agreed = bench(parse(given), provenance(given))
     except ConfigError as error:
         sys.stderr.write(f"echelon bench: {error}\n")
         return _BAD_INPUT
     except KeyboardInterrupt:
         sys.stderr.write("echelon bench: stopped; run the same command again to go on\n")
         return _STOPPED
-    return _DIFFERENT if any(row.error for row in made.rows) else 0
+    return 0 if agreed else _DIFFERENT
 
 
-def bench(options: Options, made_by: Provenance) -> Results:
-    """Measures what is missing, then writes and prints the results. Raises `ConfigError`."""
+def bench(options: Options, made_by: Provenance) -> bool:
+    """Measures what is missing, then writes and prints the results; returns whether all agree. Raises `ConfigError`."""
     settings = options.settings
     data_sets = load_data_sets(options.prompts, settings.limit, settings.seed)
     data = {data_set.name: data_set.digest for data_set in data_sets}
@@ -62,6 +64,11 @@ def bench(options: Options, made_by: Provenance) -> Results:
     def meter(contender: Contender) -> Meter | None:
         return open_meter(gpus(contender, settings), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
+    if options.concurrency:
+        measured = run_crowds(work, options.concurrency, start_contender)
+        crowds = Crowds(provenance=made_by, settings=shown(settings).described(), data=data, rows=measured)
+        _write(options.out, "concurrency", crowds, crowd_table(measured))
+        return True
     run(work, folder, start_contender, meter)
     cells = list(folder.cells())
     results = Results(
@@ -72,12 +79,15 @@ def bench(options: Options, made_by: Provenance) -> Results:
         load=max(cell.load for cell in cells),
         rows=rows(cells),
     )
-    (options.out / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
-    table = markdown(results)
-    (options.out / "results.md").write_text(table)
-    sys.stdout.write(table)
+    _write(options.out, "results", results, markdown(results))
     plot(results.rows, options.out)
-    return results
+    return not any(row.error for row in results.rows)
+
+
+def _write(folder: Path, name: str, results: Results | Crowds, table: str) -> None:
+    (folder / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
+    (folder / f"{name}.md").write_text(table)
+    sys.stdout.write(table)
 
 
 def plot(made: Sequence[TableRow], folder: Path) -> None:

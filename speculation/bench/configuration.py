@@ -140,6 +140,7 @@ def serve_arguments(contender: Contender, settings: BenchSettings, module: str |
         asked,
         stages=contender.stages,
         delta=0 if how.rounds else asked.delta,
+        tokens_per_frame=1 if how.rounds or how.drafter == NONE else asked.tokens_per_frame,
         device=_device(contender, asked),
         drafter=drafter,
     )

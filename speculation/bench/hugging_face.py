@@ -55,28 +55,51 @@ class Baseline:
 
     def answer(self, question: GenerateQuestion) -> Answer:
         """Generates with the model's chat template and end tokens."""
-        message = [{"role": "user", "content": question.text}]
         clock = Clock()
-        prompt = self._tokenizer.apply_chat_template(
-            message, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        ).to(self._device)
+        prompt = self._prompt(question)
         torch.manual_seed(question.seed)
+        with torch.inference_mode():
+            output = self._model.generate(prompt, generation_config=self._config(question), streamer=clock)
+        length = prompt.shape[1]
+        ids = output[0].tolist()
+        return Answer(question.question, ids[:length], ids[length:], clock.times_us)
+
+    def answers(self, questions: Sequence[GenerateQuestion]) -> list[Answer]:
+        """The same for several questions at once, by continuous batching; all share what the first says of sampling."""
+        began = time.perf_counter()
+        inputs = [self._prompt(question)[0].tolist() for question in questions]
+        torch.manual_seed(questions[0].seed)
+        config = self._config(questions[0])
+        outputs = self._model.generate_batch(
+            inputs, generation_config=config, record_timestamps=True, persistent_manager=True
+        )
+        answers = []
+        for question, prompt, output in zip(questions, inputs, outputs.values(), strict=True):
+            times = [int((moment - began) * 1e6) for moment in output.timestamps]
+            answers.append(Answer(question.question, prompt, output.generated_tokens, times))
+        return answers
+
+    def _prompt(self, question: GenerateQuestion) -> torch.Tensor:
+        """Token ids `[1, T]`."""
+        message = [{"role": "user", "content": question.text}]
+        encoded = self._tokenizer.apply_chat_template(
+            message, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        ids: torch.Tensor = encoded["input_ids"].to(self._device)
+        return ids
+
+    def _config(self, question: GenerateQuestion) -> GenerationConfig:
         sampled = question.temperature > 0
         shape: dict[str, Any] = {}
         if sampled:
             shape = {"temperature": question.temperature, "top_k": question.top_k, "top_p": question.top_p}
-        config = _generation_config(
+        return _generation_config(
             max_new_tokens=question.max_tokens,
             do_sample=sampled,
             eos_token_id=None if question.ignore_eos else self._end,
             pad_token_id=self._pad if self._pad is not None else 0,
             **shape,
         )
-        with torch.inference_mode():
-            output = self._model.generate(**prompt, generation_config=config, streamer=clock)
-        length = prompt["input_ids"].shape[1]
-        ids = output[0].tolist()
-        return Answer(question.question, ids[:length], ids[length:], clock.times_us)
 
 
 def _generation_config(**fields: Any) -> GenerationConfig:
@@ -98,11 +121,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = "cpu" if options.device == "cpu" else options.device.partition(",")[0]
     dtype = options.dtype if options.dtype != "auto" else ("float32" if device == "cpu" else "bfloat16")
     baseline = Baseline(prepare(options.model), getattr(torch, dtype), device)
-    decoder = msgspec.json.Decoder(GenerateQuestion)
+    decoder: msgspec.json.Decoder[GenerateQuestion | list[GenerateQuestion]] = msgspec.json.Decoder(
+        GenerateQuestion | list[GenerateQuestion]
+    )
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin.buffer:
-        answer = baseline.answer(decoder.decode(line))
+        asked = decoder.decode(line)
+        answer = baseline.answers(asked) if isinstance(asked, list) else baseline.answer(asked)
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         sys.stdout.buffer.flush()
     return 0

@@ -1,4 +1,4 @@
-"""Proves that an answer of draft-then-verify turned off where two tokens were about as likely.
+"""Proves that an answer from frames of several tokens turned off where two tokens were about as likely.
 
 The contender itself is asked for one token after what both answers share, with the reference's token favoured by less
 than a frame's shape may move a logit. If that is enough to make it that token, the two were a near-tie. The first token
@@ -32,14 +32,17 @@ def bias(settings: BenchSettings) -> float:
     dtype = settings.engine.dtype
     if dtype == "auto":
         dtype = "float32" if settings.engine.device == ("cpu",) else "bfloat16"
-    packed = settings.model == "default" or settings.model.endswith(".gguf")
+    packed = settings.model == "default" or settings.model.endswith(".gguf") or settings.engine.quantization is not None
     return _FLOAT32_BIAS if dtype == "float32" and not packed else _HALF_BIAS
 
 
-def proven(cell: Cell, others: Sequence[Cell], prefers: Prefers) -> list[str]:
-    """The questions of a cell in rounds whose answers differ from the reference among `others`, by a near-tie."""
+def proven(cell: Cell, others: Sequence[Cell], prefers: Prefers, *, wide: bool = False) -> list[str]:
+    """The questions of a cell whose answers differ from the reference among `others`, by a near-tie.
+
+    Only frames of several tokens are excused: those of draft-then-verify, and of whatever drafts where all are `wide`.
+    """
     same = [other for other in others if comparable(other) and _at(other) == _at(cell)]
-    if not cell.key.contender.how.rounds or not same:
+    if not (cell.key.contender.how.rounds or wide) or not same:
         return []
     return [branch.question for branch in _branches(cell, reference_of(same)) if prefers(branch)]
 

@@ -39,6 +39,15 @@ class BenchOptions(ModelArgument, frozen=True, kw_only=True):
     methods: Annotated[tuple[str, ...], about(BENCH, f"Of {','.join(METHODS)}")] = ("none", "single", "ngram")
     stages: Annotated[tuple[AtLeastOne, ...], about(BENCH, "Such as 2,3,5,10")] = (2,)
     temperature: Annotated[tuple[Temperature, ...], about(BENCH, "Such as 0,1")] = (0.0,)
+    concurrency: Annotated[
+        tuple[AtLeastOne, ...],
+        about(
+            BENCH,
+            "Such as 1,2,4,8: ask so many prompts at once; concurrency.md is on all streams together, and hf is then "
+            "Hugging Face's continuous batching",
+            default="one prompt after the other",
+        ),
+    ] = ()
     repeats: Annotated[AtLeastOne, about(BENCH, "Of everything; speeds are then medians")] = 1
     quick: Annotated[bool, about(BENCH, f"{_QUICK_PROMPTS} prompt a data set, {_QUICK_TOKENS} tokens")] = False
     limit: Annotated[AtLeastOne | None, about(BENCH, "Prompts a data set, the first ones", default="all")] = None
@@ -71,6 +80,7 @@ class Options:
     groups: list[list[Contender]]
     temperatures: tuple[float, ...]
     repeats: int
+    concurrency: tuple[int, ...]
     module: Path | None
     settings: BenchSettings
 
@@ -91,13 +101,16 @@ def parse(arguments: Sequence[str]) -> Options:
         module=None if drafter.module is None else module_digest(Path(drafter.module)),
         engine=replace(given.engine, drafter=replace(drafter, module=None)),  # wherever it is: its digest tells
     )
+    crowds = tuple(sorted(set(given.concurrency)))
+    if crowds:
+        settings = replace(settings, engine=replace(settings.engine, max_num_seqs=max(crowds)))
     groups = contenders(given.methods, given.stages)
     check(settings, given.methods)
     module = None if drafter.module is None else Path(drafter.module).resolve()
     temperatures = tuple(dict.fromkeys(given.temperature))
     if not temperatures:
         raise ConfigError("--temperature: give numbers from 0 to 2, such as 0,1")
-    return Options(Path(given.prompts), Path(given.out), groups, temperatures, given.repeats, module, settings)
+    return Options(Path(given.prompts), Path(given.out), groups, temperatures, given.repeats, crowds, module, settings)
 
 
 def module_digest(module: Path) -> str:

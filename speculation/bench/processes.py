@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -40,6 +41,9 @@ class Running(Protocol):
 
     def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
         """Answers one prompt; raises `ConfigError`."""
+
+    def answers(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> list[Answer]:
+        """Answers several prompts that are asked at one moment; raises `ConfigError`."""
 
     def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
         """Whether the branch's expected token comes next once it is favoured by a little; raises `ConfigError`."""
@@ -99,6 +103,11 @@ class Served:
         except OSError as error:
             raise ConfigError(f"prompt {prompt.question}: {error}\n{_tail(self._log)}") from error
 
+    def answers(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> list[Answer]:
+        """Answers several prompts over as many connections."""
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(lambda prompt: self.answer(prompt, temperature, max_tokens), prompts))
+
     def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
         """Asks for one token, by token ids."""
         body = {
@@ -157,7 +166,7 @@ class Served:
 
 
 class GenerateQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the Hugging Face process is asked, as one line of JSON."""
+    """What the Hugging Face process is asked, as one line of JSON, or a list of them at once."""
 
     question: str
     text: str
@@ -186,8 +195,17 @@ class HuggingFace:
 
     def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
         """Answers one prompt with `generate`."""
+        self._ask(self._question(prompt, temperature, max_tokens))
+        return msgspec.json.decode(self._read(), type=Answer)
+
+    def answers(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> list[Answer]:
+        """Answers several prompts with continuous batching."""
+        self._ask([self._question(prompt, temperature, max_tokens) for prompt in prompts])
+        return msgspec.json.decode(self._read(), type=list[Answer])
+
+    def _question(self, prompt: Prompt, temperature: float, max_tokens: int) -> GenerateQuestion:
         settings = self._settings
-        question = GenerateQuestion(
+        return GenerateQuestion(
             question=prompt.question,
             text=prompt.text,
             max_tokens=max_tokens,
@@ -197,11 +215,12 @@ class HuggingFace:
             seed=prompt.seed,
             ignore_eos=settings.ignore_eos,
         )
+
+    def _ask(self, what: GenerateQuestion | list[GenerateQuestion]) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `_read` says what has happened
-            self._process.stdin.write(msgspec.json.encode(question) + b"\n")
+            self._process.stdin.write(msgspec.json.encode(what) + b"\n")
             self._process.stdin.flush()
-        return msgspec.json.decode(self._read(), type=Answer)
 
     def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
         """Never true: it has no frames of several tokens."""

@@ -64,14 +64,14 @@ def run(work: Work, folder: Folder, start: Start, meter: MeterOf = lambda _: Non
             while waiting:
                 progress.say("starting")
                 began = time.monotonic()
-                with _side_by_side(waiting, start, meter, work) as together:
+                with side_by_side(waiting, start, meter, work) as together:
                     progress.started(time.monotonic() - began, len(together))
                     waiting = waiting[len(together) :]
                     _measure(work, folder, together, progress)
 
 
 @dataclass
-class _Lane:
+class Lane:
     """A contender that is running, and the newest figures of it."""
 
     contender: Contender
@@ -93,7 +93,7 @@ class _Lane:
 
 
 @contextlib.contextmanager
-def _side_by_side(waiting: Sequence[Contender], start: Start, meter: MeterOf, work: Work) -> Iterator[list[_Lane]]:
+def side_by_side(waiting: Sequence[Contender], start: Start, meter: MeterOf, work: Work) -> Iterator[list[Lane]]:
     """Starts as many contenders as memory allows, at least one, warms them up, and stops them at the end.
 
     One is ready before the next is started: an engine that calibrates itself is not to be disturbed by another's start.
@@ -111,12 +111,12 @@ def _side_by_side(waiting: Sequence[Contender], start: Start, meter: MeterOf, wo
         taken = max(before - available_host_bytes(), _LEAST_BYTES)
         room = max(0, int((available_host_bytes() - _SPARE_BYTES) / (_GROUP_MARGIN * taken)))
         group += [started(contender) for contender in waiting[1 : 1 + room]]
-        lanes = [_Lane(one, running, meter(one)) for one, running in zip(waiting, group, strict=False)]
+        lanes = [Lane(one, running, meter(one)) for one, running in zip(waiting, group, strict=False)]
         _warm_up(lanes, [prompt for data_set in work.data_sets for prompt in data_set.prompts][:_PREFILL_PROMPTS])
         yield lanes
 
 
-def _warm_up(lanes: Sequence[_Lane], prompts: Sequence[Prompt]) -> None:
+def _warm_up(lanes: Sequence[Lane], prompts: Sequence[Prompt]) -> None:
     """Lets each answer a few prompts, and finds how long each of its stages takes for them."""
     for lane in lanes:
         lane.answer(prompts[0], 0.0, _WARM_UP_TOKENS)
@@ -129,13 +129,13 @@ def _warm_up(lanes: Sequence[_Lane], prompts: Sequence[Prompt]) -> None:
             lane.last, lane.prefill = now, Counters.of(now).since(Counters.of(earlier)).stages
 
 
-def _snapshots(lanes: Sequence[_Lane]) -> list[Status | None]:
+def _snapshots(lanes: Sequence[Lane]) -> list[Status | None]:
     """Figures of all lanes; each waits for a ping or two, so they do it together."""
     with ThreadPoolExecutor(len(lanes)) as pool:
         return list(pool.map(lambda lane: lane.running.snapshot(), lanes))
 
 
-def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: AnswerBar) -> None:
+def _measure(work: Work, folder: Folder, lanes: Sequence[Lane], progress: AnswerBar) -> None:
     for repeat in range(work.repeats):
         for temperature in work.temperatures:
             for data_set in work.data_sets:
@@ -148,7 +148,7 @@ def _measure(work: Work, folder: Folder, lanes: Sequence[_Lane], progress: Answe
 
 
 def _block(
-    work: Work, folder: Folder, todo: Sequence[tuple[_Lane, CellKey]], data_set: DataSet, progress: AnswerBar
+    work: Work, folder: Folder, todo: Sequence[tuple[Lane, CellKey]], data_set: DataSet, progress: AnswerBar
 ) -> None:
     """One data set at one temperature. The order of the methods turns with every prompt, so that none has a place."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -185,13 +185,14 @@ def _block(
                 load=work.load,
             )
         )
-    rounds = any(lane.contender.how.rounds for lane, _ in todo)
+    wide = work.settings.engine.tokens_per_frame != 1
+    rounds = wide or any(lane.contender.how.rounds for lane, _ in todo)
     known = [*folder.cells(), *cells] if rounds else cells
     for (lane, _), cell in zip(todo, cells, strict=True):
-        folder.keep(replace(cell, near_ties=_near_ties(lane, cell, known, data_set)))
+        folder.keep(replace(cell, near_ties=_near_ties(lane, cell, known, data_set, wide=wide)))
 
 
-def _near_ties(lane: _Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet) -> list[str]:
+def _near_ties(lane: Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet, *, wide: bool) -> list[str]:
     """Asks the contender about answers that differ; what that takes is not counted to the next cell."""
     prompts = {prompt.question: prompt for prompt in data_set.prompts}
     asked = []
@@ -200,7 +201,7 @@ def _near_ties(lane: _Lane, cell: Cell, known: Sequence[Cell], data_set: DataSet
         asked.append(branch)
         return lane.running.prefers(branch, prompts[branch.question], cell.key.temperature)
 
-    found = proven(cell, known, prefers)
+    found = proven(cell, known, prefers, wide=wide)
     if asked:
         lane.last = lane.running.snapshot()
     return found

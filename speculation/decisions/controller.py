@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from speculation.decisions.estimates import Average, Choice, Hits, Judgement, JudgementReader, Measured, Paces
+from speculation.decisions.widths import WidthCosts, row_costs
 from workers.shared.messages import ControllerStatus
 
 _Answer = TypeVar("_Answer")
@@ -51,6 +52,7 @@ class Controller:
         self.hits = Hits(self.choices, _MEMORY_HORIZON)
         self.calibrated = measured is not None or len(self.choices) == 1
         self.paces = Paces(self.choices, stages, measured, width)
+        self._measured = measured
         self.answer = Average(_USUAL_ANSWER)  # tokens
         self.wake = {choice: Average(0.0) for choice in self.choices}  # seconds lost before its first draft
         self._wait = dict.fromkeys(self.choices, _FIRST_WAIT)
@@ -63,9 +65,18 @@ class Controller:
         self._lost = 0.0  # seconds, to probes
         self._allowed = 0.0  # seconds that probes may lose beyond their share
 
+    def costs(self, choice: Choice) -> WidthCosts:
+        """What is known of the pipeline of `choice`, for the width of its frames."""
+        known = self._measured
+        times = None if known is None else known.times.get(choice.name)
+        if known is None or times is None:
+            return WidthCosts()
+        return WidthCosts(times.right, known.drafts.get(choice.name, 0.0), row_costs(known.rows))
+
     def calibrate(self, measured: Measured) -> None:
         """Takes what was measured before any request."""
         self.paces = Paces(self.choices, self.stages, measured, self.width)
+        self._measured = measured
         self.calibrated = True
         self._believed = self._levels()
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from speculation.decisions.schedule import Offer
+from speculation.decisions.turns import Turns
 
 
 class Claim(NamedTuple):
@@ -18,13 +19,9 @@ class Claim(NamedTuple):
     in_flight: int = 0  # its frames
     prompts: int = 0  # those of them that are pieces of its prompt
     decoding: bool = True  # its prompt is done
-    draft_depth: int | None = None  # of the draft that it could use now; None: it wants none
+    worth: float = 1.0  # of the offer: probability that the drafts which have to be right for it are
+    draft_worth: float | None = None  # the same of the draft that it could use now; None: it wants none
     opens_frame: bool = True  # that draft would be a frame, and not join one that waits for it
-    acceptance: float = 1.0  # probability that a draft of it is accepted, as of late
-
-    def worth(self, depth: int) -> float:
-        """Of a draft that so many have to be right for, itself included; certain at 0."""
-        return self.acceptance**depth
 
 
 class Credits:
@@ -37,8 +34,7 @@ class Credits:
         """
         self.total = total
         self.most_prompts = max(1, int(prompt_share * total))
-        self._served: dict[int, int] = {}  # by slot: when it was last served, counted
-        self._count = 0
+        self._turns = Turns()
 
     def grant(self, claims: Mapping[int, Claim]) -> int | None:
         """The slot whose offer goes now, which counts as served; None where no credit is free or nobody may have it."""
@@ -49,15 +45,14 @@ class Credits:
             and sum(claim.prompts for claim in claims.values()) >= self.most_prompts
         )
         eligible = [
-            (claim.offer.kind != "draft", claim.worth(claim.offer.depth), slot)
+            (claim.offer.kind != "draft", claim.worth, slot)
             for slot, claim in claims.items()
             if claim.offer is not None and not (held_back and claim.offer.kind == "prompt")
         ]
         if not eligible:
             return None
         slot = self._best(eligible)[0]
-        self._count += 1
-        self._served[slot] = self._count
+        self._turns.took(slot)
         return slot
 
     def drafting(self, claims: Mapping[int, Claim]) -> list[int]:
@@ -68,12 +63,12 @@ class Credits:
         outstanding = sum(claim.in_flight + (claim.offer is not None) for claim in claims.values())
         room = len(claims) < max(2, self.total) and outstanding <= self.total
         return self._best(
-            (False, claim.worth(claim.draft_depth), slot)
+            (False, claim.draft_worth, slot)
             for slot, claim in claims.items()
-            if claim.draft_depth is not None and (room or not claim.opens_frame)
+            if claim.draft_worth is not None and (room or not claim.opens_frame)
         )
 
     def _best(self, candidates: Iterable[tuple[bool, float, int]]) -> list[int]:
         """Slots, those first that are certain, and then by worth: a draft that never fails is still a draft."""
-        ordered = sorted((not certain, -worth, self._served.get(slot, 0), slot) for certain, worth, slot in candidates)
+        ordered = sorted((not certain, -worth, self._turns.last(slot), slot) for certain, worth, slot in candidates)
         return [slot for *_, slot in ordered]

@@ -102,18 +102,25 @@ class DraftPlan:
     persistent: int
 
 
-def plan_draft(stages: int, origin: int, newest: int, cached: int) -> DraftPlan:
+def plan_draft(stages: int, origin: int, newest: int, cached: int, width: int = 1) -> DraftPlan:
     """Rows to compute for the draft of position newest + 1.
 
     `origin` is the first position of the epoch: the first token after the prompt, or the correction that followed the
     last rejection. Older tokens are finished, whatever their distance. `cached` is the number of persistent rows that
-    the cache holds. The plan depends on positions alone, so a draft never depends on when anchors arrive.
+    the cache holds. `width` is the number of tokens of a frame: those of the frame that the draft is for, and of the
+    one before it, own the embedding only; those of one frame more have one stage behind them, and so on.
+    Where frames were narrower before, more rows may be final already than those of such frames would be.
+    The plan depends on positions alone, so a draft never depends on when anchors arrive.
     Raises `ValueError` where the cache holds rows that are not final.
     """
+    frame = (newest + 1 - origin) // width
     if not 0 <= cached <= max(origin, newest - stages + 1) or origin > newest:
         raise ValueError(f"{cached} cached rows, origin {origin}, newest {newest}: rows in the cache must be final")
     rows = tuple(
-        Row(position, stages if position < origin else min(stages, newest - position))
+        Row(
+            position,
+            stages if position < origin else min(stages, max(0, frame - (position - origin) // width - 1)),
+        )
         for position in range(cached, newest + 1)
     )
     return DraftPlan(rows, sum(row.depth == stages for row in rows))

@@ -19,9 +19,9 @@ class FramePolicy:
     credits: int  # most decode frames in flight, of one sequence
 
 
-def pipelined(stages: int, delta: int = 0) -> FramePolicy:
-    """Speculative pipeline decoding: one token a frame, a frame in every stage, and `delta` more under way."""
-    return FramePolicy(chunks=stages + delta, width=1, credits=stages + delta)
+def pipelined(stages: int, delta: int = 0, width: int = 1) -> FramePolicy:
+    """Speculative pipeline decoding: a frame in every stage, and `delta` more under way; `width` tokens a frame."""
+    return FramePolicy(chunks=stages + delta, width=width, credits=stages + delta)
 
 
 def draft_then_verify(stages: int, drafts: int) -> FramePolicy:
@@ -33,5 +33,5 @@ def choose_policy(config: EngineConfig) -> FramePolicy:
     """The configured policy, of a configuration that has been checked."""
     drafts = config.drafter.num_speculative_tokens
     if drafts == 0:
-        return pipelined(config.stages, config.delta)
+        return pipelined(config.stages, config.delta, config.widest)
     return draft_then_verify(config.stages, drafts)

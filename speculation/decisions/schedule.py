@@ -60,6 +60,7 @@ class Schedule:
     in_flight: deque[Frame] = field(default_factory=deque)
     counts: SpeculationCounts = field(default_factory=SpeculationCounts)
     running: bool = False
+    width: int = field(init=False)  # tokens of the frames to come, at most the policy's
     reused: int = 0  # positions of the prompt that an earlier request had computed already
     _canonical: int = 0
     _prompt: int = 0
@@ -70,6 +71,7 @@ class Schedule:
     _flushed: bool = False  # the next frame waits for no more drafts
 
     def __post_init__(self) -> None:
+        self.width = self.policy.width
         self._returns = Returns(self.prefill_chunk, self.snapshots)
 
     @property
@@ -81,6 +83,11 @@ class Schedule:
     def fresh(self) -> int:
         """Tokens that this slot has verified itself: `outputs`, less what was generated before."""
         return self.verified - self._given
+
+    @property
+    def reserved(self) -> int:
+        """Positions that the request may come to need; of an idle slot, those that are kept."""
+        return self._limit if self.running else self._canonical
 
     @property
     def kept(self) -> int:
@@ -98,9 +105,25 @@ class Schedule:
 
     def reusable(self, prompt: Sequence[int], limit: int | None = None) -> int:
         """How many leading positions of `prompt`, at most `limit`, need not be computed again in this slot."""
-        most = min(self._canonical, len(prompt) - 1, *([] if limit is None else [limit]))
-        common = next((i for i in range(most) if prompt[i] != self.tokens[i]), most)
-        return self._returns.at_most(max(0, common))
+        most = self._canonical if limit is None else min(self._canonical, limit)
+        return self._returns.at_most(self._common(prompt, most))
+
+    def coming(self, prompt: Sequence[int]) -> int:
+        """The same once the prompt that is being computed here is done; 0 where none is."""
+        return self._common(prompt, self._prompt) if self.lends and self.running and self.fresh == 0 else 0
+
+    @property
+    def lends(self) -> bool:
+        """Whether other slots may copy what is held here: snapshots of states stay in their slot."""
+        return self.snapshots is None
+
+    def _common(self, prompt: Sequence[int], most: int) -> int:
+        """Whole chunks, in positions, in which `prompt` and the first `most` tokens agree; never the whole prompt."""
+        size, end = self.prefill_chunk, 0
+        most = min(most, len(prompt) - 1)
+        while end + size <= most and self.tokens[end : end + size] == list(prompt[end : end + size]):
+            end += size
+        return end
 
     def start(
         self,
@@ -139,7 +162,7 @@ class Schedule:
         return (
             self.running
             and self.verified > self._given
-            and len(self.tokens) - self.announced < self.policy.width
+            and len(self.tokens) - self.announced < self.width
             and (self.policy.credits > 1 or not self.in_flight)
             and len(self.tokens) < self._limit - 1
             and self.tokens[-1] not in self._stop_tokens
@@ -230,6 +253,14 @@ class Schedule:
             return Step()
         return Step([self._end()], finish="abort")
 
+    def forget(self) -> Rollback:
+        """Keeps nothing of an idle slot."""
+        if self.running:
+            raise ValueError("a running request needs what its slot holds")
+        self._canonical = 0
+        self._returns.began(0)
+        return Rollback(self.sequence, self.epoch)
+
     def _fits(self, sample: Sample, frame: Frame) -> bool:
         if not frame.wants_sample:
             return sample.position == frame.end and not sample.tokens
@@ -282,7 +313,7 @@ class Schedule:
         del self.tokens[self.verified :]
         self._roll_back()
         self.running = False
-        return Rollback(self.sequence, self.epoch)
+        return Rollback(self.sequence, self.epoch, self._canonical)
 
     def _cut(self) -> int | None:
         """Where the next frame ends: a prompt chunk, then what the policy says. None while there is nothing to send."""
@@ -297,4 +328,4 @@ class Schedule:
             return None
         if self.wants_draft() and not self._flushed:
             return None
-        return min(start + policy.width, len(self.tokens))
+        return min(start + self.width, len(self.tokens))

@@ -37,12 +37,8 @@ class WaitingLine(Generic[Item]):
         self._arrived += 1
         insort(self._places, _Place(priority, self._arrived, item), key=lambda place: place.order)
 
-    def pop(self) -> Item:
-        """Who is first leaves; raises `IndexError` where nobody waits."""
-        return self._places.pop(0).item
-
     def remove(self, item: Item) -> None:
-        """One gives up; raises `ValueError` where it does not wait."""
+        """One leaves, whether it is its turn or not; raises `ValueError` where it does not wait."""
         for place in self._places:
             if place.item is item:
                 self._places.remove(place)

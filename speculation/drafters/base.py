@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from speculation.decisions.estimates import Choice, Judgement
 from workers.shared.config import EngineConfig
@@ -67,12 +67,21 @@ class Deciding(Protocol):
         """The request has ended."""
 
 
+Holding = TypeVar("Holding", bound="Drafter")
+
+
 class Start(NamedTuple):
     """Where a request starts."""
 
     epoch: int = 0
     reused: int = 0  # positions of the prompt that are not computed again
     session: "Deciding | None" = None  # says which drafter is asked
+    source: "Drafter | None" = None  # of another slot: the drafter of that from which they are copied
+
+    def copies_from(self, kind: type[Holding]) -> Holding | None:
+        """What the drafter of the other slot holds for one of the same `kind`, if there is another slot."""
+        holding = None if self.source is None else self.source.holding()
+        return holding if isinstance(holding, kind) else None
 
 
 class Drafter(ABC):
@@ -89,6 +98,10 @@ class Drafter(ABC):
     def kept(self) -> int | None:
         """Positions of the slot whose hidden states it has kept; None if it needs none."""
         return None
+
+    def holding(self) -> "Drafter":
+        """What holds something of the slot's text, for the drafter of another slot to copy from."""
+        return self
 
     def prepare(self, sampling: Sampling) -> None:  # noqa: B027
         """A request with this sampling will begin: what takes long may start beside. Not told of every one."""
@@ -114,6 +127,9 @@ class Drafter(ABC):
         Asked before `verified`.
         """
         return PENDING
+
+    def frames(self, width: int) -> None:  # noqa: B027
+        """From here on, frames hold so many tokens."""
 
     def advance(self) -> bool:
         """Does a little of what can be done ahead, while nothing else is to be done; returns whether more is left."""
@@ -155,6 +171,10 @@ class DrafterWrapper(Drafter):
         """What the wrapped drafter has kept."""
         return self._inner.kept()
 
+    def holding(self) -> Drafter:
+        """Of the wrapped drafter."""
+        return self._inner.holding()
+
     def prepare(self, sampling: Sampling) -> None:
         """For the wrapped drafter."""
         self._inner.prepare(sampling)
@@ -182,6 +202,10 @@ class DrafterWrapper(Drafter):
     def hindsight(self, tokens: Sequence[int], count: int) -> Answer:
         """What the wrapped drafter would have drafted."""
         return self._inner.hindsight(tokens, count)
+
+    def frames(self, width: int) -> None:
+        """For the wrapped drafter."""
+        self._inner.frames(width)
 
     def advance(self) -> bool:
         """The wrapped drafter's work ahead."""

@@ -49,6 +49,10 @@ class GuardedDrafter(DrafterWrapper):
         """For the wrapped drafter."""
         self._tell(self._inner.deafen)
 
+    def frames(self, width: int) -> None:
+        """For the wrapped drafter."""
+        self._tell(lambda: self._inner.frames(width))
+
     def advance(self) -> bool:
         """The wrapped drafter's work ahead."""
         return not self._silent and self._try(self._inner.advance, False)

@@ -34,7 +34,7 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], PdmDrafter]:
     path, model = Path(config.module), Path(engine.model)
     device = torch.device(config.device)
     dtype = _cpu_dtype() if device.type == "cpu" else getattr(torch, engine.dtype)
-    need = Need("draft module", config.device, *module_bytes(path, engine))
+    need = Need("draft module", config.device, *module_bytes(path, engine), engine.max_num_seqs)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_host_bytes()
     check_fits([need], engine.max_model_len, free)
     torch.set_num_threads(config.threads)
@@ -45,7 +45,8 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], PdmDrafter]:
             quantize(module)
         embedding = read_embedding(model, read_target_config(model), dtype).to(device)
     capacity = engine.max_model_len
-    return lambda slot: PdmDrafter(DraftRuntime(module, engine.split, capacity), embedding, module, capacity)
+    width = 1 if engine.tokens_per_frame == "auto" else engine.tokens_per_frame
+    return lambda slot: PdmDrafter(DraftRuntime(module, engine.split, capacity, width), embedding, module, capacity)
 
 
 def load_combined(engine: EngineConfig, vocab_size: int) -> Callable[[int], CombinedDrafter]:

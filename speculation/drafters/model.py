@@ -34,9 +34,13 @@ class ModelDrafter(Drafter):
         self._prompt_tokens = 0
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
-        """Takes over what the slot still holds of this prompt, which may be more than the target reuses."""
-        most = min(len(self._held), len(prompt))
-        self.rejected(next((place for place in range(most) if self._held[place] != prompt[place]), most), start.epoch)
+        """Takes over what is still held of this prompt, here or in another slot, which may be more than is reused."""
+        common = self._common(prompt)
+        source = start.copies_from(ModelDrafter) if self._shard.lends else None
+        if source is not None and (more := source._common(prompt)) > common:
+            self._shard.copy(source._slot, self._slot, more)
+            self._held, common = list(prompt), more
+        self.rejected(common, start.epoch)
         self._sampling = sampling
         self._final = list(prompt)
         self._history = History(len(prompt), sampling)
@@ -68,6 +72,11 @@ class ModelDrafter(Drafter):
         logits = self._shard.logits(self._compute(tokens, count))
         self._history.follow(tokens, len(self._final))
         return draft_from(logits, self._sampler, self._sampling, count, self._history)
+
+    def _common(self, prompt: Sequence[int]) -> int:
+        """Leading positions of `prompt` that are held."""
+        most = min(len(self._held), len(prompt))
+        return next((place for place in range(most) if self._held[place] != prompt[place]), most)
 
     def _chunk_end(self) -> int | None:
         """Where the next chunk ends; None where less is left than a chunk."""

@@ -60,6 +60,8 @@ class PdmDrafter(Drafter):
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Embeds the prompt and forgets everything but what is reused."""
+        if (source := start.copies_from(PdmDrafter)) is not None:
+            self._copy(source, start.reused)
         self._runtime.reset(start.reused)
         self._keep(start.reused)
         self._sampling = sampling
@@ -98,11 +100,15 @@ class PdmDrafter(Drafter):
         """Nothing is kept from here on."""
         self._deaf = True
 
+    def frames(self, width: int) -> None:
+        """Rows of drafts to come are those of frames of so many tokens."""
+        self._runtime.width = width
+
     def advance(self) -> bool:
         """Computes persistent rows of finished tokens: the prompt's, and those left behind while nobody asked."""
         start = self._runtime.cached
         end = chunk_end(start, self._prompt_tokens, _ROWS_AHEAD)
-        finished = max(self._prompt_tokens, self._verified - self._stages)
+        finished = max(self._prompt_tokens, self._verified - self._runtime.lag)
         if end > min(finished, self._filled(self._stages)):
             return False
         self._runtime.extend(self._buffer[start:end])
@@ -122,6 +128,14 @@ class PdmDrafter(Drafter):
         self._logits[self._draft_to_target] = logits
         self._history.follow(tokens, self._verified)
         return draft_from(self._logits, self._sampler, self._sampling, len(tokens), self._history)
+
+    def _copy(self, source: "PdmDrafter", positions: int) -> None:
+        """Takes over what the drafter of another slot has of its first `positions`."""
+        self._buffer[:positions] = source._buffer[:positions]
+        self._runtime.copy(source._runtime, positions)
+        self._embedded = source._embedded
+        for stage, filled in source._sources.items():
+            self._sources[stage].filled = filled.filled
 
     def _is_alive(self, tap: Tap) -> bool:
         """A frame is dead if a later epoch began at or before it; of frames of earlier requests, that is all."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from speculation.decisions.features import DraftPlan, FeatureMap, plan_draft
+from speculation.decisions.features import DraftPlan, FeatureMap, Row, plan_draft
 from speculation.pdm.module import DraftModule
 from workers.model.attention import FrameContext
 from workers.shared.errors import ConfigError
@@ -18,8 +18,8 @@ class DraftRuntime:
     A new request starts with `reset`, a rejection is a later `plan` with a newer origin: nothing is undone.
     """
 
-    def __init__(self, module: DraftModule, split: tuple[int, ...], capacity: int) -> None:
-        """`capacity` is the largest number of tokens in a sequence, the drafted one included.
+    def __init__(self, module: DraftModule, split: tuple[int, ...], capacity: int, width: int = 1) -> None:
+        """`capacity` is the largest number of tokens in a sequence, the drafted one included; `width` a frame's.
 
         Raises `ConfigError` where `split` does not fit the module's target.
         """
@@ -30,20 +30,34 @@ class DraftRuntime:
         self.features = FeatureMap(module.config.anchors, split)
         self.cached = 0
         self._origin: int | None = None
+        self.width = width  # of the frames to come
+        self._held: tuple[Row, ...] = ()  # the rows of the last draft, still in the cache
         self._module = module
         self._kinds = self.features.kinds()
         self._cache = module.new_cache(capacity)
         self._rotary = module.rotary_tables(capacity)
 
+    @property
+    def lag(self) -> int:
+        """Tokens, the newest verified ones, whose rows may not be final."""
+        return (self.features.stages + 1) * self.width - 1
+
     def reset(self, kept: int = 0) -> None:
         """Forgets the sequence but for its first `kept` tokens, as far as they are finished and cached."""
         self.cached = min(self.cached, kept)
         self._origin = None
+        self._held = ()
+
+    def copy(self, other: "DraftRuntime", positions: int) -> None:
+        """Holds what `other` has cached of its first `positions` tokens; a `reset` follows."""
+        self.cached = min(other.cached, positions)
+        self._cache.copy(0, 0, self.cached, other._cache)
 
     @torch.inference_mode()
     def extend(self, anchors: Tensor) -> None:
         """Adds finished tokens, such as a prompt chunk, after the cached ones. `anchors` is `[tokens, anchors, H]`."""
         rows = self._module.features(self._kinds[-1], anchors)
+        self._held = ()
         self._run(self.cached, rows)
         self.cached += len(rows)
 
@@ -56,16 +70,22 @@ class DraftRuntime:
             # With more credits than stages, rows of a dead epoch may have become final before it died.
             self.cached = min(self.cached, origin)
             self._origin = origin
-        return plan_draft(self.features.stages, origin, newest, self.cached)
+            self._held = ()
+        return plan_draft(self.features.stages, origin, newest, self.cached, self.width)
 
     @torch.inference_mode()
     def draft(self, plan: DraftPlan, anchors: Tensor) -> Tensor:
         """Draft logits, float32 `[draft vocabulary]`, for the token after the plan's newest.
 
-        `anchors` is `[rows of the plan, anchors, H]`; what a row does not own is never read.
+        `anchors` is `[rows of the plan, anchors, H]`; what a row does not own is never read. Drafts of one frame have
+        all rows in common but the newest, so only the first of them computes more than that.
         """
-        kinds: Sequence[int] = [self._kinds[row.depth] for row in plan.rows]
-        rows = self._run(plan.rows[0].position, self._module.mixed_features(kinds, anchors))
+        held = set(self._held)
+        known = next((place for place, row in enumerate(plan.rows[:-1]) if row not in held), len(plan.rows) - 1)
+        fresh = plan.rows[known:]
+        kinds: Sequence[int] = [self._kinds[row.depth] for row in fresh]
+        rows = self._run(fresh[0].position, self._module.mixed_features(kinds, anchors[known:]))
+        self._held = plan.rows
         self.cached = plan.rows[0].position + plan.persistent
         return self._module.logits(rows[-1:])[0]
 

@@ -12,6 +12,7 @@ from speculation.simulate.events import simulate
 from speculation.simulate.pipeline import Pipeline
 from speculation.simulate.presets import Presets, load_presets, machine, sources
 from speculation.simulate.rounds import best_drafts, tokens_per_cycle
+from workers.shared.emulation import Cost
 from workers.shared.errors import ConfigError
 from workers.shared.options.declared import AtLeastOne, Milliseconds, NotNegative, Share, about
 from workers.shared.options.sources import Program, read
@@ -37,6 +38,11 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
     control_ms: Annotated[Milliseconds, about(_OWN, "A control message one way")] = 0.0
     commit_ms: Annotated[Milliseconds, about(_OWN, "The speculation rank's work for a sample")] = 0.0
     draft_ms: Annotated[Milliseconds, about(_OWN, "A draft")] = 0.0
+    tokens_per_frame: Annotated[tuple[AtLeastOne, ...], about(_OWN, "Tokens a frame; each is predicted")] = (1, 2, 4, 8)
+    row_cost: Annotated[
+        tuple[Cost, ...],
+        about(_OWN, "A stage's time for a frame of 1, 2, 4, 8, ... tokens, in times of one", default="all alike"),
+    ] = ()
     tokens: Annotated[AtLeastOne, about(_OWN, "How many are simulated")] = 2000
 
 
@@ -71,21 +77,24 @@ def _own_pipeline(options: SimulateOptions) -> str:
         control_ms=options.control_ms,
         commit_ms=options.commit_ms,
         draft_ms=options.draft_ms,
+        row_cost=options.row_cost,
     )
     lengths = options.tokens
     none, single = (simulate(one, None, tokens=lengths) for one in (pipeline, pipeline.single))
     found = [("none", "", 1.0, none, 1.0), ("single", "", 1.0, single, 1.0)]
     stages = pipeline.stages
     for acceptance in options.acceptance:
-        got = simulate(pipeline, acceptance, delta=options.delta, tokens=lengths)
-        law = stages * tokens_per_cycle(stages, got.acceptance)
-        found.append(("pipelined", f"{acceptance:g}", stages * got.tokens_per_cycle, got, law))
+        for width in options.tokens_per_frame:
+            got = simulate(pipeline, acceptance, delta=options.delta, width=width, tokens=lengths)
+            law = stages * tokens_per_cycle(stages, got.acceptance, width=width)
+            name = f"pipelined, m={width}"
+            found.append((name, f"{acceptance:g}", stages * got.tokens_per_cycle, got, law))
         drafts = best_drafts(pipeline, acceptance)
         got = simulate(pipeline, acceptance, drafts=drafts, tokens=lengths)
         law = stages * tokens_per_cycle(stages, got.acceptance, drafts)
         found.append((f"dtv, k={drafts}", f"{acceptance:g}", stages * got.tokens_per_cycle, got, law))
     lines = [
-        "Predicted. `pipelined`: one token a frame and a frame in every stage, whatever drafts (ngram, pdm, model).",
+        "Predicted. `pipelined`: m tokens a frame and a frame in every stage, whatever drafts (ngram, pdm, model).",
         "`dtv`: draft-then-verify with the best number of drafts, k. The law is E if nothing but stages took time.",
         "",
         _line("method", "acceptance", "tok/s", "× none", "× single", "E", "law"),
@@ -108,6 +117,7 @@ def _presets(presets: Presets, options: SimulateOptions) -> str:
     lines = [
         "Predicted tokens/s of one short sequence, from the figures listed below with their sources.",
         f"The verdict is about the first acceptance, {acceptances[0]:g}, which draft-then-verify is given too.",
+        "In brackets the best number of tokens a frame, m, if drafts that look further ahead were right as often.",
         "",
         _line(*header, "would it help?"),
         _line(*["---"] * (len(header) + 1)),
@@ -128,7 +138,7 @@ def _presets(presets: Presets, options: SimulateOptions) -> str:
                         f"{advice.none:.0f}",
                         f"{advice.tensor_parallel:.0f}",
                         f"{advice.draft_then_verify:.0f} (k={advice.drafts})",
-                        *(f"{speed:.0f}" for speed in advice.speculative),
+                        *map(_both, advice.speculative, advice.wide),
                         advice.verdict,
                     )
                 )
@@ -139,6 +149,10 @@ def _presets(presets: Presets, options: SimulateOptions) -> str:
     lines += ["", "What the predictions are made from (all of it in speculation/simulate/presets.json):", ""]
     lines += [f"* {name}: {source}" for name, source in sources(presets, boxes, models, weights)]
     return "\n".join(lines) + "\n"
+
+
+def _both(speed: float, wide: tuple[int, float]) -> str:
+    return f"{speed:.0f} (m={wide[0]}: {wide[1]:.0f})" if wide[0] > 1 else f"{speed:.0f}"
 
 
 def _line(*cells: str) -> str:

@@ -8,6 +8,7 @@ from speculation.simulate.presets import Machine
 from speculation.simulate.rounds import best_drafts, tensor_parallel
 
 _TOKENS = 1000
+_WIDTHS = (1, 2, 4, 8)
 _CLOSE = 1.1  # a smaller gain than this is within what the model can be wrong by
 
 
@@ -20,7 +21,8 @@ class Advice:
     tensor_parallel: float
     draft_then_verify: float
     drafts: int  # a round
-    speculative: tuple[float, ...]  # one an acceptance
+    speculative: tuple[float, ...]  # one an acceptance, one token a frame
+    wide: tuple[tuple[int, float], ...]  # one an acceptance: the best number of tokens a frame, and its tokens/s
     verdict: str
 
 
@@ -33,6 +35,16 @@ def advise(machine: Machine, acceptances: Sequence[float], *, delta: int = 0, to
     speculative = tuple(
         simulate(pipeline, acceptance, delta=delta, tokens=tokens).tokens_per_second for acceptance in acceptances
     )
+    wide = tuple(
+        max(
+            (
+                (width, simulate(pipeline, acceptance, delta=delta, width=width, tokens=tokens).tokens_per_second)
+                for width in _WIDTHS
+            ),
+            key=lambda found: found[1],
+        )
+        for acceptance in acceptances
+    )
     drafts = best_drafts(pipeline, acceptances[0])
     rounds = simulate(pipeline, acceptances[0], drafts=drafts, tokens=tokens).tokens_per_second
     parallel = tensor_parallel(machine.whole_ms, pipeline.stages, machine.layers, machine.all_reduce_ms)
@@ -40,7 +52,7 @@ def advise(machine: Machine, acceptances: Sequence[float], *, delta: int = 0, to
     others = {"plain pipeline": none, "draft-then-verify": rounds, "tensor parallelism": parallel}
     if one is not None:
         others["one device"] = one
-    return Advice(one, none, parallel, rounds, drafts, speculative, _verdict(speculative[0], others, none))
+    return Advice(one, none, parallel, rounds, drafts, speculative, wide, _verdict(speculative[0], others, none))
 
 
 def _verdict(speed: float, others: dict[str, float], none: float) -> str:

@@ -23,12 +23,13 @@ def simulate(
     *,
     delta: int = 0,
     drafts: int = 0,
+    width: int = 1,
     tokens: int = 2000,
     seed: int = 0,
 ) -> Prediction:
     """Decodes `tokens` tokens; `acceptance` is that of every draft, None decodes without drafts.
 
-    With `drafts`, they are drafts a frame of draft-then-verify; 0 is one token a frame, and frames in every stage.
+    With `drafts`, they are drafts a frame of draft-then-verify; 0 is `width` tokens a frame, and frames in every stage.
     Raises `ValueError` where there is nothing to measure or the acceptance is no probability.
     """
     if tokens < 2:
@@ -36,7 +37,8 @@ def simulate(
     if acceptance is not None and not 0 <= acceptance <= 1:
         raise ValueError("acceptance: must be a probability, 0 to 1")
     count = pipeline.stages
-    policy = draft_then_verify(count, drafts) if drafts else pipelined(count, delta)
+    width = width if acceptance is not None else 1  # nothing would fill a frame
+    policy = draft_then_verify(count, drafts) if drafts else pipelined(count, delta, width)
     return _Simulation(pipeline, acceptance, policy, random.Random(seed)).run(tokens)
 
 
@@ -118,7 +120,7 @@ class _Simulation:
         self.events.after(self.pipeline.hop_ms if channel == "data" else self.pipeline.control_ms, arrive)
 
     def service(self, stage: int, frame: Frame, alive: bool) -> float:
-        return self.pipeline.service_ms(stage) if alive else self.pipeline.overhead_ms
+        return self.pipeline.service_ms(stage, len(frame.tokens)) if alive else self.pipeline.overhead_ms
 
     def compute(self, stage: int, frame: Frame) -> Sample:
         return Sample(0, frame.epoch, frame.position + 1, _sampled_after(frame))

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from workers.shared.emulation import cost_of_rows
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -14,6 +16,7 @@ class Pipeline:
     control_ms: float = 0.0  # a control message from rank 0 to a stage, and a sample back
     commit_ms: float = 0.0  # rank 0's work for a sample and the announcements that follow
     draft_ms: float = 0.0  # a draft, on rank 0, during which it does nothing else
+    row_cost: tuple[float, ...] = ()  # of frames of 1, 2, 4, 8, ... tokens, in frames of one
 
     def __post_init__(self) -> None:
         if not self.stage_ms or min(self.stage_ms) <= 0:
@@ -28,10 +31,10 @@ class Pipeline:
         """Number of stages, n."""
         return len(self.stage_ms)
 
-    def service_ms(self, stage: int) -> float:
-        """How long a live frame of one token occupies a stage."""
+    def service_ms(self, stage: int, rows: int = 1) -> float:
+        """How long a live frame of so many tokens occupies a stage."""
         head = self.head_ms if stage == self.stages - 1 else 0.0
-        return self.stage_ms[stage] + head + self.overhead_ms
+        return (self.stage_ms[stage] + head) * cost_of_rows(self.row_cost, rows) + self.overhead_ms
 
     @property
     def token_ms(self) -> float:
@@ -55,6 +58,11 @@ class Prediction:
     busy: tuple[float, ...]  # share of the time each stage computed, dead frames included
 
 
-def speed_law(stages: int, acceptance: float) -> float:
-    """Tokens per cycle of speculative pipeline decoding where nothing but the stages takes time."""
-    return 1 / (1 + (stages - 1) * (1 - acceptance))
+def speed_law(stages: int, acceptance: float, width: int = 1) -> float:
+    """Tokens per cycle of speculative pipeline decoding where nothing but the stages takes time.
+
+    A run of tokens between two wrong drafts takes `stages` - 1 cycles to fill the pipeline, and one for each frame of
+    `width` tokens. With short frames that is 1 / (1 + (n - 1) (1 - a)); for any, at least 1 / (n (1 - a) + a / m).
+    """
+    frames = width if acceptance == 1 else (1 - acceptance**width) / (1 - acceptance)  # tokens a frame
+    return 1 / ((stages - 1) * (1 - acceptance) + 1 / frames)

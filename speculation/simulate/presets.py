@@ -60,6 +60,7 @@ class Weights(_Sourced, frozen=True):
     """How parameters are stored."""
 
     bits: float
+    row_cost: tuple[float, ...]  # a stage's time for frames of 1, 2, 4, 8 tokens, in times of one
 
 
 class Efficiency(_Sourced, frozen=True):
@@ -146,6 +147,7 @@ def machine(presets: Presets, box_name: str, model_name: str, weights_name: str)
         control_ms=costs.control_us / 1e3,
         commit_ms=costs.commit_us / 1e3,
         draft_ms=read_ms(_DRAFT_LAYERS * layer_bytes + head_bytes),
+        row_cost=weights.row_cost,
     )
     total = model.layers * layer_bytes + head_bytes
     stored = total + head_bytes  # the embedding is as large as the head, and is not read

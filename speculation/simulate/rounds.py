@@ -8,9 +8,12 @@ def tokens_per_round(drafts: int, acceptance: float) -> float:
     return sum(acceptance**position for position in range(drafts + 1))
 
 
-def tokens_per_cycle(stages: int, acceptance: float, drafts: int = 0) -> float:
-    """The law of either frame policy, if nothing but the stages took time; `drafts` a frame, 0: one token a frame."""
-    return tokens_per_round(drafts, acceptance) / stages if drafts else speed_law(stages, acceptance)
+def tokens_per_cycle(stages: int, acceptance: float, drafts: int = 0, width: int = 1) -> float:
+    """The law of either frame policy, if nothing but the stages took time.
+
+    `drafts` a frame are draft-then-verify; 0: frames of `width` tokens in every stage.
+    """
+    return tokens_per_round(drafts, acceptance) / stages if drafts else speed_law(stages, acceptance, width)
 
 
 def draft_then_verify(pipeline: Pipeline, drafts: int, acceptance: float) -> float:

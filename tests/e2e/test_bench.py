@@ -173,3 +173,13 @@ def test_simulate_answers_whether_it_would_help() -> None:
     own = finish("simulate", "--stage-ms", "5,5,5,5,5,5,5,5", "--acceptance", "1")
     assert "| none |  | 25.0 |" in own.stdout
     assert "| pipelined | 1 | 199" in own.stdout
+
+
+def test_streams_side_by_side_are_a_table_of_their_own(prompts: Path, tmp_path: Path) -> None:
+    asked = ["bench", "tiny", "--prompts", str(prompts), "--out", str(tmp_path), "--methods", "none"]
+    done = finish(*asked, "--concurrency", "2,1", "--max-tokens", "8", "--ignore-eos")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "concurrency.json").read_text())["rows"]
+    assert [row["streams"] for row in rows] == [1, 2]
+    assert all(row["tokens_per_second"] > 0 and 0 < row["slowest"] <= 1 for row in rows)
+    assert (tmp_path / "concurrency.md").read_text() == done.stdout

@@ -1,5 +1,6 @@
 """`echelon serve tiny`: processes that live, fail and end together, seen through the official client."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 
 from speculation.drafters.scripted import Recording, Script
 from tests.e2e.serving import Serving, children, command, free_port, serving, wait_until
+from tests.measure.open_loop import open_loop, prompt
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -26,7 +28,7 @@ STALL = 4.0  # seconds
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    options = ("--stages", "3", "--stall-timeout", str(STALL))
+    options = ("--stages", "3", "--stall-timeout", str(STALL), "--max-num-seqs", "3", "--max-queue", "4")
     with serving(tmp_path_factory.mktemp("serve"), "tiny", *options) as running:
         yield running
 
@@ -59,6 +61,33 @@ def test_every_stage_has_worked_on_the_sequence(server: Serving) -> None:
     tokens(server, 30)
     # Figures travel with the next ping, at most about a second later.
     wait_until(lambda: all(server.metric(name) - was >= 30 for name, was in zip(series, before, strict=True)), 60)
+
+
+def test_when_more_come_than_can_be_served_some_are_refused_and_nobody_is_lost(server: Serving) -> None:
+    """A hundred requests a second is more than any machine answers with forty tokens each."""
+    load = open_loop(server.url, "tiny", rate=100, requests=60, tokens=40)
+    outcome = asyncio.run(asyncio.wait_for(load, 600))
+    assert set(outcome.statuses) == {200, 429}
+    assert outcome.statuses[200] >= 3 + 4
+    assert outcome.cut_short == []
+    assert len(outcome.texts) == outcome.statuses[200]
+    assert all(1 <= seconds <= 60 for seconds in outcome.retry_after)
+    kinds: dict[tuple[int, ...], set[str]] = {}
+    for number, text in outcome.texts.items():
+        kinds.setdefault(tuple(prompt(number)), set()).add(text)
+    assert all(len(texts) == 1 for texts in kinds.values()), "the same prompt, the same answer"
+    wait_until(lambda: server.metric("echelon:open_sequences") == 0, 60)
+    assert server.metric("echelon:request_queue_time_seconds_sum") > 0
+
+
+def test_choices_and_prompts_of_one_request_share_what_they_begin_with(server: Serving) -> None:
+    text = [50 + place % 40 for place in range(300)]
+    body = {"model": "tiny", "prompt": [text, text], "n": 2, "max_tokens": 4, "temperature": 0}
+    hits = server.metric("echelon:prefix_cache_hits_total")
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=300).json()
+    assert len({choice["text"] for choice in answer["choices"]}) == 1
+    assert answer["usage"]["prompt_tokens"] == 600
+    wait_until(lambda: server.metric("echelon:prefix_cache_hits_total") == hits + 3 * 256, 60)
 
 
 def test_a_prompt_may_fill_the_context_but_for_one_token(server: Serving) -> None:

@@ -25,7 +25,7 @@ def hub(models: dict[str, Path]) -> Iterator[tuple[str, list[str]]]:
             path = unquote(urlsplit(self.path).path)
             asked.append(f"{self.command} {path}")
             for name, folder in models.items():
-                if path in (f"/api/models/{name}", f"/api/models/{name}/revision/main"):
+                if path in (f"/api/models/{name}", *(f"/api/models/{name}/revision/{one}" for one in ("main", COMMIT))):
                     return self._model(name, folder)
                 if path.startswith(f"/api/models/{name}/tree/"):
                     return self._tree(folder)
@@ -33,7 +33,9 @@ def hub(models: dict[str, Path]) -> Iterator[tuple[str, list[str]]]:
                     prefix = f"/{name}/resolve/{revision}/"
                     if path.startswith(prefix) and (folder / path.removeprefix(prefix)).is_file():
                         return self._file(folder / path.removeprefix(prefix))
-            return self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "not found"})
+            known = any(f"/{name}/" in path for name in models)
+            code = "RevisionNotFound" if known else "RepoNotFound"
+            return self._answer(404, b"{}", {"X-Error-Code": code, "X-Error-Message": "not found"})
 
         def _model(self, name: str, folder: Path) -> None:
             siblings = [{"rfilename": file} for file in _files(folder)]

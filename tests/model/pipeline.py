@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from workers.model.shard import Shard
+from workers.shared.packed.rounding import Rounding
 
 CPU = torch.device("cpu")
 
@@ -22,6 +23,7 @@ class Pipeline:
         dtype: torch.dtype = torch.float32,
         max_len: int = 128,
         sequences: int = 1,
+        rounding: Rounding | None = None,
     ) -> None:
         self.stages = []
         start = 0
@@ -35,6 +37,7 @@ class Pipeline:
                 device=CPU,
                 max_len=max_len,
                 sequences=sequences,
+                rounding=rounding,
             )
             self.stages.append(shard)
             start += count

@@ -8,12 +8,15 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from transformers import AutoConfig
 
 from speculation.drafters.base import Drafter, Maker
 from speculation.drafters.forced import ForcedDrafter
+from speculation.drafters.load_model import load as load_model
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.pdm import PdmDrafter
@@ -25,6 +28,7 @@ from tests.model.identity import one_thread
 from tests.model.pdm.modules import random_module
 from tests.model.test_grammar_pipeline import GRAMMAR
 from tests.model.test_pipeline import EVERYTHING
+from workers.shared.config import DrafterConfig
 from workers.shared.grammar import Grammars
 from workers.shared.messages import Sampling
 from workers.shared.model_files.tensor_sizes import EMBEDDING
@@ -126,7 +130,10 @@ def makers(engine: LocalEngine, tiny_model: Path, alone: list[Result]) -> dict[s
     def pdm(_: int) -> Drafter:
         return PdmDrafter(DraftRuntime(module, engine.split, CONTEXT), embedding, module, CONTEXT)
 
+    config = DrafterConfig("model", draft_model=str(tiny_model))
+    draft_engine = msgspec.structs.replace(engine.config, drafter=config)
     bare: dict[str, Callable[[int], Drafter]] = {
+        "model": load_model(draft_engine, engine.vocab_size),
         "none": lambda _: NoDrafter(),
         "ngram": lambda _: NgramDrafter(4, 1),
         "scripted": lambda _: ScriptedDrafter(script, engine.vocab_size),
@@ -139,7 +146,7 @@ def makers(engine: LocalEngine, tiny_model: Path, alone: list[Result]) -> dict[s
     return {name: forced(make) for name, make in bare.items()}
 
 
-@pytest.mark.parametrize("drafter", ["none", "ngram", "scripted", "pdm"])
+@pytest.mark.parametrize("drafter", ["none", "ngram", "scripted", "pdm", "model"])
 def test_each_of_a_crowd_gets_what_it_gets_alone(
     engine: LocalEngine, alone: list[Result], makers: dict[str, Maker], drafter: str
 ) -> None:
@@ -168,6 +175,33 @@ def test_each_of_a_crowd_gets_what_it_gets_alone(
         order = order[1:] + order[:1]
     status = client.status()
     assert (status.running, status.waiting, sum(status.credits.values())) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("drafter", ["none", "pdm", "model"])
+def test_a_prompt_that_several_requests_share_is_computed_once(
+    engine: LocalEngine, makers: dict[str, Maker], drafter: str
+) -> None:
+    rng = random.Random(drafter)
+    prompt = [rng.randrange(30, 500) for _ in range(100)]  # three chunks, and four tokens of which each makes its own
+    asked = [(prompt, Sampling(seed=seed, logprobs=0)) for seed in range(3)]
+    asked += [([*prompt[:70], 9, 9], Sampling(seed=3, logprobs=0))]  # two of the chunks
+    engine.drafting.use(NoDrafter())
+    alone = [engine.client.generate(prompt, 9, sampling) for prompt, sampling in asked]
+    for _ in range(SLOTS):  # what is held of all this is overwritten
+        engine.client.result(engine.client.send([rng.randrange(30, 500) for _ in range(120)], 1))
+    engine.drafting.use(makers[drafter])
+    before = engine.client.status()
+    sent = [engine.client.send(prompt, 9, sampling) for prompt, sampling in asked]
+    results = engine.client.results(dict.fromkeys(sent))
+    after = engine.client.status()
+    for whole, identifier in zip(alone, sent, strict=True):
+        assert results[identifier].tokens == whole.tokens
+        assert results[identifier].logprobs == whole.logprobs
+    assert sorted(results[identifier].cached for identifier in sent) == [0, 64, 96, 96]
+    assert after.stats.prefix_cache_hits - before.stats.prefix_cache_hits == 64 + 96 + 96
+    if drafter == "none":
+        computed = 100 + 4 + 4 + 8 + len(asked) * 8  # of the prompts, and of the answers all tokens but the last
+        assert {now.tokens - then.tokens for now, then in zip(after.stages, before.stages, strict=True)} == {computed}
 
 
 def test_requests_run_side_by_side_and_those_beyond_the_slots_wait(engine: LocalEngine) -> None:
@@ -210,3 +244,31 @@ def test_a_long_prompt_does_not_stop_the_others(engine: LocalEngine) -> None:
     assert client.result(running).finish == "abort"
     # Ten chunks; while they go through, at least as many frames of the other request must.
     assert between >= 5
+
+
+@pytest.mark.parametrize(
+    "changes", [{"drafts": 3}, {"kv_cache_dtype": "fp8_e4m3"}], ids=["draft-then-verify", "eight bits"]
+)
+def test_a_crowd_short_of_memory_gets_what_each_gets_alone(tiny_model: Path, changes: dict[str, Any]) -> None:
+    """In rounds of drafts, frames round otherwise than plain decoding's, and all alike: no bit differs."""
+    most = CONTEXT + 50
+    settings = {"max_model_len": CONTEXT, "prefill_chunk": 32, "max_num_seqs": SLOTS, "max_total_tokens": most}
+    with local_engine(tiny_model, (8, 8), **settings, **changes) as engine:
+        client = engine.client
+        engine.drafting.use(NgramDrafter(4, 1) if "drafts" in changes else NoDrafter())
+        whole = [client.result(send(client, asked, None)) for asked in MIXTURE]
+        engine.drafting.use(lambda _: NgramDrafter(4, 1))
+        sent = [send(client, asked, alone) for asked, alone in zip(MIXTURE, whole, strict=True)]
+        results = client.results({one: asked.abort_after for one, asked in zip(sent, MIXTURE, strict=True)})
+        for asked, alone, identifier in zip(MIXTURE, whole, sent, strict=True):
+            result = results[identifier]
+            count = len(result.tokens)
+            assert result.error is None
+            assert result.finish == "abort" or count == expected(asked, alone)
+            assert result.tokens == alone.tokens[:count]
+            assert result.logprobs == alone.logprobs[:count]
+        assert client.status().kv.total == most
+        assert 0 < client.status().kv.kept <= most
+        longest = client.send([60] * (CONTEXT - 1), 1)  # for which all that is kept must go
+        assert client.result(longest).finish == "length"
+        assert client.status().kv.kept <= CONTEXT

@@ -115,7 +115,7 @@ def test_what_is_kept_is_what_is_planned(folder: Path, engine: LocalEngine) -> N
         )
         need = stage_need(config, stage)
         assert need.weight_bytes == shard.weight_bytes + shard.state_bytes
-        assert need.kv_bytes_per_position * config.max_model_len == shard.kv_bytes
+        assert need.kv_bytes(config.max_model_len) == shard.kv_bytes
 
 
 def test_a_state_that_is_not_kept_stops_the_frame(folder: Path) -> None:

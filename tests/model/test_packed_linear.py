@@ -5,11 +5,13 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize
 
-from workers.model.linear.choose import packed_linear, packed_linear_bytes
+from workers.model.linear.choose import packed_linear
 from workers.model.linear.four_bit import FourBitLinear
 from workers.model.linear.groups import decode
 from workers.model.linear.whole import PackedEmbedding, UnpackingLinear
-from workers.shared.model_files.blocks import BITS, BLOCKS, packed_shape
+from workers.model.linear.wide import WIDE_FOUR_BIT, has_wide_products
+from workers.shared.model_files.blocks import BITS, BLOCKS, GROUP, packed_shape
+from workers.shared.packed.weight import PackedWeight
 
 ROWS, COLUMNS = 77, 512
 
@@ -26,6 +28,16 @@ def random_blocks(kind: str, rows: int = ROWS) -> torch.Tensor:
     place = slice(208, 210) if kind == "Q6_K" else slice(0, count)
     blocks[..., place] = numbers.view(np.uint8)[..., :count]
     return torch.from_numpy(packed)
+
+
+def weight_of(kind: str, packed: torch.Tensor) -> PackedWeight:
+    return PackedWeight(
+        kind, "gguf", (len(packed), COLUMNS), {"blocks": "w"}, packed.nbytes, BITS.get(kind, 0), GROUP * (kind in BITS)
+    )
+
+
+def layer_of(kind: str, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.nn.Module:
+    return packed_linear(weight_of(kind, packed), {"blocks": packed}, bias)
 
 
 def unpacked(kind: str, packed: torch.Tensor) -> torch.Tensor:
@@ -45,7 +57,7 @@ def test_groups_are_what_the_library_unpacks(kind: str) -> None:
 def test_products_differ_by_rounding_only(kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.model.linear.choose._CHUNK", chunk)
     packed, bias = random_blocks(kind), torch.randn(ROWS)
-    layer = packed_linear(kind, packed, COLUMNS, bias)
+    layer = layer_of(kind, packed, bias)
     rows = torch.randn(2, 3, COLUMNS)
     expected = rows @ unpacked(kind, packed).T + bias
     found = layer(rows)
@@ -56,31 +68,44 @@ def test_products_differ_by_rounding_only(kind: str, chunk: int, monkeypatch: py
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q6_K"])
 def test_a_row_has_the_same_bits_whatever_is_beside_it(kind: str) -> None:
-    layer = packed_linear(kind, random_blocks(kind), COLUMNS, None)
+    layer = layer_of(kind, random_blocks(kind))
     rows = torch.randn(9, COLUMNS)
     together = layer(rows)
     assert all(torch.equal(layer(rows[i : i + 1])[0], together[i]) for i in range(9))
 
 
+@pytest.mark.parametrize("kind", ["Q4_1", "Q5_K", "Q8_0"])
+def test_many_rows_are_multiplied_otherwise(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And as well: pieces of two units, and what is left of the rows."""
+    if not has_wide_products():
+        pytest.skip("this processor has no product of bfloat16")
+    monkeypatch.setattr("workers.model.linear.four_bit.PIECE", 128 * COLUMNS)
+    packed, rows = random_blocks(kind, rows=333), torch.randn(WIDE_FOUR_BIT + 1, COLUMNS)
+    layer, expected = layer_of(kind, packed), rows @ unpacked(kind, packed).T
+    found = layer(rows)
+    assert not torch.equal(found[:WIDE_FOUR_BIT], layer(rows[:WIDE_FOUR_BIT]))
+    assert (found - expected).norm() < 0.006 * expected.norm()
+
+
 def test_without_products_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     packed, rows = random_blocks("Q4_K"), torch.randn(2, COLUMNS)
-    layer = packed_linear("Q4_K", packed, COLUMNS, None)
+    layer = layer_of("Q4_K", packed)
     assert isinstance(layer, UnpackingLinear)
     assert torch.equal(layer(rows), rows @ unpacked("Q4_K", packed).T)
-    assert packed_linear_bytes("Q4_K", ROWS, COLUMNS) == packed.nbytes
+    assert weight_of("Q4_K", packed).held_bytes(products=False) == packed.nbytes
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
 def test_memory_is_what_is_said(kind: str) -> None:
-    layer = packed_linear(kind, random_blocks(kind), COLUMNS, None)
+    layer = layer_of(kind, random_blocks(kind))
     if not isinstance(layer, FourBitLinear):
         pytest.skip("this processor has no products with packed weights")
-    assert packed_linear_bytes(kind, ROWS, COLUMNS) == layer.nbytes
+    assert weight_of(kind, random_blocks(kind)).held_bytes(products=True) == layer.nbytes
 
 
 def test_embedding() -> None:
     packed = random_blocks("Q8_0")
-    embedding = PackedEmbedding("Q8_0", packed, torch.float32, 2.0)
+    embedding = PackedEmbedding(weight_of("Q8_0", packed), {"blocks": packed}, torch.float32, 2.0)
     tokens = torch.tensor([[5, 76, 5]])
     assert torch.equal(embedding(tokens), 2 * unpacked("Q8_0", packed)[tokens])

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from tests.model.gguf_file import write_gguf
-from tests.model.hub_stub import hub
+from tests.model.hub_stub import COMMIT, hub
 from tests.model.pipeline import Pipeline
 from workers.prepare.default_model import check_hash
 from workers.prepare.gguf.convert import write_converted
@@ -115,6 +115,9 @@ def test_hub_model(tiny: Path, tmp_path: Path) -> None:
         assert (folder / "additional_chat_templates" / "tool_use.jinja").read_text() == "template"
         assert (folder / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
         assert not [request for request in asked if "unwanted" in request or "consolidated" in request]
+        assert prepared(prepare("org/name", tmp_path, "--revision", COMMIT, HF_ENDPOINT=endpoint)) == folder
+        refused = prepare("org/name", tmp_path, "--revision", "v9", HF_ENDPOINT=endpoint)
+        assert_refused(refused, "--revision v9: org/name has no such branch, tag or commit")
     # With the hub gone, offline mode still serves what is there, and nothing else.
     assert prepared(prepare("org/name", tmp_path, HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="1")) == folder
     assert_refused(prepare("org/other", tmp_path, HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="1"), "org/other")
@@ -123,7 +126,7 @@ def test_hub_model(tiny: Path, tmp_path: Path) -> None:
 def test_hub_models_are_refused_before_their_weights_are_fetched(tiny: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(tiny, source)
-    (source / "config.json").write_text('{"model_type": "deepseek_v3"}')
+    (source / "config.json").write_text('{"model_type": "deepseek_v2"}')
     with hub({"org/big": source}) as (endpoint, asked):
         assert_refused(prepare("org/big", tmp_path, HF_ENDPOINT=endpoint), "latent attention")
         assert not [request for request in asked if "safetensors" in request]

@@ -95,8 +95,10 @@ class Instant:
 
     hidden_size, dtype, device, weight_bytes, kv_bytes = 4, torch.float32, torch.device("cpu"), 0, 0
 
-    def observe(self, anchors: object) -> None:
+    def observe(self, *_: object) -> None:
         pass
+
+    copy = release = observe
 
     def forward(self, *_: object) -> Tensor:
         return HIDDEN

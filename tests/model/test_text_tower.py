@@ -13,6 +13,7 @@ from transformers import AutoConfig
 from tests.model.conftest import CONFIGS, write_model
 from tests.model.families import SIZES, VOCABULARY, family_configs
 from tests.model.pipeline import Pipeline
+from workers.model.reference import load_reference
 from workers.prepare.prepare import check_folder
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.facts import read_facts
@@ -56,6 +57,9 @@ def test_a_text_tower_is_served_as_text(tmp_path: Path, outer: str, prefix: str)
     for one, other in zip(expected, Pipeline(prepared, (2, 4)).greedy_logits(PROMPT, 6), strict=True):
         assert torch.equal(one, other)
     assert check_folder(seeing) == prepared
+    with torch.inference_mode():
+        reference = load_reference(prepared, torch.float32)(torch.tensor([PROMPT])).logits[0, -1]
+    torch.testing.assert_close(reference, expected[0], atol=1e-4, rtol=1e-4)
 
 
 def test_layers_that_a_rule_describes_are_filled_in(tmp_path: Path) -> None:

@@ -40,8 +40,21 @@ def _devices(config: EngineConfig) -> Iterator[str]:
         yield f"--device names {len(config.devices)} devices for {config.stages} stages; give one, or one a stage"
     if len({name.partition(":")[0] for name in config.devices}) != 1:
         yield f"--device {names}: stages on CPUs and on GPUs cannot be mixed"
+    if config.quantization is not None and config.devices[0] != "cpu":
+        yield f"--quantization {config.quantization} is for --device cpu; on GPUs use a checkpoint that is quantised"
     if config.max_model_len < 2:
         yield "--max-model-len must be at least 2: a prompt and an answer of one token"
+
+
+def _memory(config: EngineConfig) -> Iterator[str]:
+    total, longest = config.max_total_tokens, config.max_model_len
+    if total and total < longest:
+        yield (
+            f"--max-total-tokens {total} must be at least --max-model-len, which is {longest}: the longest request "
+            f"could never start"
+        )
+    if total and config.devices[0] != "cpu":
+        yield "--max-total-tokens is for --device cpu: on GPUs every slot has its own memory; use fewer --max-num-seqs"
 
 
 def _transport(config: EngineConfig) -> Iterator[str]:
@@ -74,6 +87,16 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
     if drafts and config.delta:
         yield (
             f"--delta {config.delta}: with --num-speculative-tokens {drafts} one frame is in flight; leave out either"
+        )
+    if drafts and config.widest > 1:
+        yield (
+            f"--tokens-per-frame {config.tokens_per_frame} is for frames in every stage, and with "
+            f"--num-speculative-tokens {drafts} one frame is in flight; leave out either"
+        )
+    if config.exact and (drafts or config.widest > 1):
+        yield (
+            "--exact: frames of several tokens round otherwise than plain decoding; leave out --tokens-per-frame and "
+            "--num-speculative-tokens"
         )
     if drafts and not row.works_in_rounds:
         others = names_of(lambda row: row.has_opinion and row.works_in_rounds)
@@ -114,4 +137,11 @@ def _host(address: str) -> str:
     return address.rpartition(":")[0] if address.startswith("tcp://") else ""
 
 
-_RULES: tuple[Callable[[EngineConfig], Iterator[str]], ...] = (_split, _devices, _drafter, _rehearsal, _transport)
+_RULES: tuple[Callable[[EngineConfig], Iterator[str]], ...] = (
+    _split,
+    _devices,
+    _memory,
+    _drafter,
+    _rehearsal,
+    _transport,
+)

@@ -35,7 +35,9 @@ class Lookahead:
             self._next_index = message.index + 1
             self._frames.append(message)
         elif isinstance(message, Open):
-            self._length[message.sequence] = min(self._length.get(message.sequence, 0), message.reused)
+            self._length[message.sequence] = min(self._length.get(message.holder, 0), message.reused)
+        else:
+            self._length[message.sequence] = min(self._length.get(message.sequence, 0), message.kept)
 
     def pop(self) -> Frame | None:
         """The next frame to receive, if one is announced."""

@@ -104,8 +104,8 @@ class FrameContext:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """Writes the frame's keys and values, and attends to every position before the frame's end, causally."""
         keys, values = self.layers[layer]
-        keys[:, :, self.position : self.end] = key
-        values[:, :, self.position : self.end] = value
+        keys[:, :, self.position : self.end] = _stored(key, keys.dtype)
+        values[:, :, self.position : self.end] = _stored(value, values.dtype)
 
         first = self.first_key(rules.window)
         _, heads, length, head_dim = query.shape
@@ -115,13 +115,21 @@ class FrameContext:
         # the fused kernels that refuse grouped heads together with a mask can still be used. A lone token needs no
         # mask.
         rows = query.reshape(1, kv_heads, repeats * length, head_dim)
-        seen, read = keys[:, :, first : self.end], values[:, :, first : self.end]
+        seen, read = (held[:, :, first : self.end].to(query.dtype) for held in (keys, values))
         mask = None if length == 1 else self.mask(rules.window, repeats, query)
         if rules.softcap is None and rules.sinks is None:
             output = scaled_dot_product_attention(rows, seen, read, attn_mask=mask, scale=rules.scaling)
         else:
             output = _softmax_attention(rows, seen, read, mask, rules)
         return output.reshape(1, heads, length, read.shape[-1])
+
+
+def _stored(computed: Tensor, dtype: torch.dtype) -> Tensor:
+    """Keys or values as a cache of `dtype` can hold them: eight bits saturate, where a cast would make NaN."""
+    if dtype.itemsize > 1:
+        return computed
+    largest = torch.finfo(dtype).max
+    return computed.clamp(-largest, largest)
 
 
 def _softmax_attention(rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, rules: Rules) -> Tensor:

@@ -9,21 +9,24 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from workers.model.linear.whole import unpack
+from workers.model.linear.layouts import unpack
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.blocks import packed_kinds
-from workers.shared.model_files.json_file import read_optional_json
-from workers.shared.model_files.tensor_sizes import TensorEntry, tensor_entries, tensor_files
+from workers.shared.model_files.tensor_sizes import tensor_files
+from workers.shared.packed.inventory import read_inventory
+from workers.shared.packed.rounding import Rounding
 
 
 class Checkpoint:
     """The tensors of a safetensors folder; opening one reads headers only."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises `ConfigError` where the folder holds no readable weights."""
+    def __init__(self, folder: Path, rounding: Rounding | None = None) -> None:
+        """With `rounding`, some weights count as packed that are not; `parts` has them as they are stored.
+
+        Raises `ConfigError` where the folder holds no readable weights.
+        """
         self.folder = folder
-        self.entries: dict[str, TensorEntry] = tensor_entries(folder)
-        self.packed = packed_kinds(read_optional_json(folder / "config.json"))  # kind of GGUF block, by name
+        self._weights = read_inventory(folder, rounding)
+        self.entries, self.packed = self._weights.entries, self._weights.packed
         self._files = tensor_files(folder)
 
     def load(self, names: Iterable[str], dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Tensor]]:
@@ -33,13 +36,14 @@ class Checkpoint:
         """
         by_file: dict[Path, list[str]] = defaultdict(list)
         for name in names:
-            by_file[self._file_of(name)].append(name)
+            by_file[self._file_of(self._weights.stored(name))].append(name)
         for path, wanted in by_file.items():
             with _opened(path, device) as file:
                 for name in wanted:
-                    stored = file.get_tensor(self.entries[name].stored_as)
                     if name in self.packed:
-                        stored = unpack(self.packed[name], stored.cpu()).to(device)
+                        stored = self._unpacked(name).to(device)
+                    else:
+                        stored = file.get_tensor(self.entries[name].stored_as)
                     # On the CPU it is a view of the mapped file; a copy lets go of the file and of its alignment.
                     tensor = stored.to(dtype, copy=device.type == "cpu")
                     if not tensor.isfinite().all():
@@ -51,13 +55,18 @@ class Checkpoint:
 
     def tensor(self, name: str) -> Tensor:
         """One tensor on the CPU, unpacked, in its stored dtype; raises `ConfigError` as `load` does."""
-        stored = self.stored(name)
-        return unpack(self.packed[name], stored) if name in self.packed else stored
+        return self._unpacked(name) if name in self.packed else self._stored(name)
 
-    def stored(self, name: str) -> Tensor:
-        """One tensor as it is stored, a packed one as bytes [rows, bytes a row]: a view of the mapped file."""
+    def parts(self, name: str) -> dict[str, Tensor]:
+        """What makes up a packed weight, as it is stored: views of mapped files."""
+        return {part: self._stored(stored) for part, stored in self.packed[name].parts.items()}
+
+    def _unpacked(self, name: str) -> Tensor:
+        return unpack(self.packed[name], self.parts(name))
+
+    def _stored(self, name: str) -> Tensor:
         with _opened(self._file_of(name), torch.device("cpu")) as file:
-            tensor: Tensor = file.get_tensor(self.entries[name].stored_as)
+            tensor: Tensor = file.get_tensor(self._weights.tensors[name].stored_as)
         return tensor
 
     def _file_of(self, name: str) -> Path:

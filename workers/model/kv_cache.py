@@ -1,6 +1,12 @@
-"""Keys and values of one stage's layers, preallocated for every sequence slot."""
+"""Keys and values of one stage's layers, addressed by slot and position.
 
+On a CPU a slot is a range of addresses for the longest sequence, and the operating system gives it memory page by page
+as positions are written (docs/decisions/0010). Attention sees contiguous tensors either way.
+"""
+
+import mmap
 from collections.abc import Mapping
+from math import prod
 
 import torch
 from torch import Tensor
@@ -8,8 +14,33 @@ from torch import Tensor
 from workers.shared.model_files.layers import KVShape
 
 
+class _Buffer:
+    """Keys or values of one layer and slot: `[1, heads, max_len, width]`."""
+
+    def __init__(self, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> None:
+        count = prod(shape)
+        self._memory: mmap.mmap | None = None
+        if device.type == "cpu" and count:
+            self._memory = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.tensor = torch.frombuffer(self._memory, dtype=torch.uint8).view(dtype).view(shape)
+        else:
+            self.tensor = torch.zeros(shape, dtype=dtype, device=device)
+
+    def release(self, kept: int) -> None:
+        """Gives back whole pages behind the first `kept` positions of each head."""
+        if self._memory is None:
+            return
+        _, heads, length, width = self.tensor.shape
+        row = width * self.tensor.itemsize
+        for start in range(0, heads * length * row, length * row):
+            first = -(-(start + kept * row) // mmap.PAGESIZE) * mmap.PAGESIZE
+            last = (start + length * row) // mmap.PAGESIZE * mmap.PAGESIZE
+            if first < last:
+                self._memory.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
 class KVSlice:
-    """Buffers that are written at a position and never cropped, copied or freed.
+    """Buffers that are written at a position and never cropped or moved.
 
     Rollback needs no operation: what lies at and behind a frame's end is never read before it is written again.
     """
@@ -23,26 +54,41 @@ class KVSlice:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """Allocates room for the layers with these global indices."""
+        """Makes room for the layers with these global indices."""
         self.max_len = max_len
-
-        def buffer(heads: int, width: int) -> Tensor:
-            return torch.zeros((1, heads, max_len, width), dtype=dtype, device=device)
-
-        # Indexing a tensor costs microseconds; the buffers of each layer and slot are therefore tensors of their own.
-        self._layers = [
+        self._buffers = [
             {
-                layer: (buffer(shape.heads, shape.width), buffer(shape.heads, shape.value_width))
+                layer: tuple(
+                    _Buffer((1, shape.heads, max_len, width), dtype, device)
+                    for width in (shape.width, shape.value_width)
+                )
                 for layer, shape in shapes.items()
             }
             for _ in range(sequences)
         ]
+        # Indexing a tensor costs microseconds; the buffers of each layer and slot are therefore tensors of their own.
+        self._layers = [
+            {layer: (keys.tensor, values.tensor) for layer, (keys, values) in slot.items()} for slot in self._buffers
+        ]
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated."""
+        """Bytes with every position of every slot written."""
         return sum(keys.nbytes + values.nbytes for layers in self._layers for keys, values in layers.values())
 
     def layers(self, sequence: int) -> dict[int, tuple[Tensor, Tensor]]:
         """Keys and values of a slot by global layer index, each [1, heads, max_len, width]."""
         return self._layers[sequence]
+
+    def copy(self, source: int, target: int, positions: int, of: "KVSlice | None" = None) -> None:
+        """Copies the first `positions` from one slot to another, bit by bit; from a slot of another slice if given."""
+        others = (self if of is None else of)._layers[source]
+        for layer, mine in self._layers[target].items():
+            for tensor, other in zip(mine, others[layer], strict=True):
+                tensor[:, :, :positions] = other[:, :, :positions]
+
+    def release(self, sequence: int, kept: int) -> None:
+        """Gives the memory of a slot from position `kept` on back to the system, in whole pages, until written."""
+        for buffers in self._buffers[sequence].values():
+            for buffer in buffers:
+                buffer.release(kept)

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from workers.model import attention
 from workers.model.checkpoint import Checkpoint
-from workers.model.linear.choose import packed_linear, packed_linear_bytes
+from workers.model.linear.choose import has_products, packed_linear
 from workers.model.linear.whole import PackedEmbedding
 from workers.model.parameters import Source, sources_of
 from workers.shared.errors import ConfigError
@@ -20,6 +20,7 @@ from workers.shared.model_files.architectures import check_supported
 from workers.shared.model_files.families import family_of
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD
+from workers.shared.packed.rounding import Rounding
 
 Progress = Callable[[int, int], None]  # tensors loaded, of how many
 
@@ -46,12 +47,21 @@ class _Wanted:
 class Target:
     """One stage's modules of the model: on the meta device until `load`, so that sizes are known at no cost."""
 
-    def __init__(self, folder: Path, config: PreTrainedConfig, layers: range, *, first: bool, last: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: PreTrainedConfig,
+        layers: range,
+        *,
+        first: bool,
+        last: bool,
+        rounding: Rounding | None = None,
+    ) -> None:
         """Takes the decoder layers with global indices `layers`, the embedding if `first`, norm and head if `last`."""
         count: int = config.num_hidden_layers
         if layers.start < 0 or layers.stop > count:
             raise ConfigError(f"layers {layers.start}..{layers.stop - 1}: the model has only layers 0..{count - 1}")
-        self._checkpoint = Checkpoint(folder)
+        self._checkpoint = Checkpoint(folder, rounding)
         self._config = config
         whole = meta_model(config)
         base = whole.model
@@ -80,7 +90,7 @@ class Target:
             state = wanted.module.state_dict()
             for name, source in wanted.sources.items():
                 if self._stays_packed(source, device):
-                    total += self._packed_bytes(wanted.module, source, state[name])
+                    total += self._packed_bytes(wanted.module, source)
                 else:
                     itemsize = 4 if source in self._float32 else dtype.itemsize
                     dense[source] = state[name].numel() * itemsize
@@ -136,24 +146,22 @@ class Target:
     def _stays_packed(self, source: str, device: torch.device) -> bool:
         return device.type == "cpu" and source in self._checkpoint.packed
 
-    def _packed_bytes(self, module: nn.Module, source: str, weight: Tensor) -> int:
-        if module is self.embedding:
-            return self._checkpoint.entries[source].nbytes
-        rows, columns = weight.shape
-        return packed_linear_bytes(self._checkpoint.packed[source], rows, columns)
+    def _packed_bytes(self, module: nn.Module, source: str) -> int:
+        packed = self._checkpoint.packed[source]
+        return packed.nbytes if module is self.embedding else packed.held_bytes(products=has_products())
 
     def _replace(self, wanted: _Wanted, name: str, loaded: dict[str, Tensor], dtype: torch.dtype) -> None:
         """Puts a layer over packed weights in the place of the one that holds the parameter `name`."""
         source = wanted.sources[name]
-        kind, packed = self._checkpoint.packed[source], self._checkpoint.stored(source)
+        packed, parts = self._checkpoint.packed[source], self._checkpoint.parts(source)
         if wanted.module is self.embedding:
             scale = getattr(wanted.module, "scalar_embed_scale", 1.0)
-            self.embedding = PackedEmbedding(kind, packed.clone(), dtype, scale)
+            rows = {part: tensor.clone() for part, tensor in parts.items()}
+            self.embedding = PackedEmbedding(packed, rows, dtype, scale)
             return
         owner = name.removesuffix("weight").rstrip(".")
-        _, columns = wanted.module.get_parameter(name).shape
         bias = loaded.get(wanted.sources.get(f"{owner}.bias", ""))
-        layer = packed_linear(kind, packed, columns, bias)
+        layer = packed_linear(packed, parts, bias)
         if owner:
             wanted.module.set_submodule(owner, layer)
         else:

@@ -10,7 +10,8 @@ from torch import Tensor
 from workers.model.loader import load_config, meta_model
 from workers.model.parameters import sources_of
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, tensor_entries
+from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD
+from workers.shared.packed.inventory import read_inventory
 
 # Computed from the configuration; or layers that predict further tokens, which are not computed here.
 _IGNORED = (r"rotary_emb\.inv_freq$", r"^mtp\.")
@@ -19,7 +20,7 @@ _IGNORED = (r"rotary_emb\.inv_freq$", r"^mtp\.")
 def check_shapes(folder: Path) -> None:
     """Raises `ConfigError` naming a tensor that is missing, of another shape, or not called for."""
     model = meta_model(load_config(folder))
-    entries = tensor_entries(folder)
+    entries = read_inventory(folder).entries
     state = model.state_dict()
     sources = sources_of(model, entries)
 

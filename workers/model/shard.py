@@ -17,6 +17,7 @@ from workers.shared.errors import ConfigError, OutOfStep
 from workers.shared.memory import Need, available_host_bytes, check_fits, host_bytes
 from workers.shared.model_files.families import family_of
 from workers.shared.model_files.layers import kv_bytes_per_position, layer_plans, state_bytes
+from workers.shared.packed.rounding import Rounding
 
 
 class Scales(NamedTuple):
@@ -93,6 +94,9 @@ class Shard:
         device: torch.device,
         max_len: int,
         sequences: int,
+        pool: int = 0,
+        kv_dtype: torch.dtype | None = None,
+        rounding: Rounding | None = None,
         ahead: int = 8,
         wide: int = 1,
         chunk: int = 128,
@@ -100,18 +104,21 @@ class Shard:
     ) -> "Shard":
         """Reads the layers with global indices `layers` from a prepared model folder and allocates their KV slice.
 
+        With `rounding`, linear layers of a CPU hold weights of fewer bits than the checkpoint.
+
         What follows matters to models with recurrent states only: at most `ahead` tokens of a sequence are in flight
         behind its oldest one that is not verified, a frame of up to `wide` tokens may be rejected within, and prompts
         come in chunks of `chunk` tokens.
 
         `progress(loaded, total)` is called after each tensor. Raises `ConfigError` where the model is not supported,
-        the checkpoint is incomplete, or weights and `sequences` slots of `max_len` positions do not fit into memory.
+        the checkpoint is incomplete, or weights and `sequences` slots of `max_len` positions do not fit into memory,
+        or where given only `pool` positions, which all slots share. Keys and values are of `dtype` or `kv_dtype`.
         """
         config = load_config(path)
         longest: int = config.max_position_embeddings
         if not 1 <= max_len <= longest:
             raise ConfigError(f"--max-model-len {max_len}: this model has from 1 to {longest} positions")
-        target = Target(path, config, layers, first=first, last=last)
+        target = Target(path, config, layers, first=first, last=last, rounding=rounding)
         said = config.to_dict()
         plans = layer_plans(said)
         shapes = {layer: plan.state for layer in layers if (plan := plans[layer]).state is not None}
@@ -120,7 +127,9 @@ class Shard:
             f"stage with {len(layers)} layers",
             str(device),
             weight_bytes + sequences * state_bytes(said, layers, ahead, dtype.itemsize),
-            kv_bytes_per_position(said, layers, sequences, dtype.itemsize),
+            kv_bytes_per_position(said, layers, 1, (kv_dtype or dtype).itemsize),
+            sequences,
+            pool,
         )
         check_fits([need], max_len, available_bytes(device))
         target.load(dtype, device, progress)
@@ -129,7 +138,7 @@ class Shard:
             {layer: kv for layer in layers if (kv := plans[layer].kv) is not None},
             sequences=sequences,
             max_len=max_len,
-            dtype=dtype,
+            dtype=kv_dtype or dtype,
             device=device,
         )
         states = None
@@ -157,6 +166,19 @@ class Shard:
     def observe(self, anchors: Sequence[int]) -> None:
         """Asks for the hidden states with these indices, as far as this shard has them: k is behind layer k - 1."""
         self._tapped = [index + 1 in anchors for index in self._indices]
+
+    @property
+    def lends(self) -> bool:
+        """Whether slots may copy from each other: recurrent states stay in theirs."""
+        return self._states is None
+
+    def copy(self, source: int, target: int, positions: int) -> None:
+        """The first `positions` of slot `target` are from now on those of slot `source`, where `lends`."""
+        self._kv.copy(source, target, positions)
+
+    def release(self, sequence: int, kept: int) -> None:
+        """Slot `sequence` needs no memory but for its first `kept` positions until more of it is written."""
+        self._kv.release(sequence, kept)
 
     @torch.inference_mode()
     def forward(

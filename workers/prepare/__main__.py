@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     die_with_parent()
     parser = argparse.ArgumentParser(prog="python -m workers.prepare", description="Makes a model ready to serve.")
     parser.add_argument("model", nargs="?", default=DEFAULT, help="default, tiny, ORG/NAME, a folder or a .gguf file")
+    parser.add_argument("--revision", help="a branch, tag or commit of a model on the hub")
     parser.add_argument("--link", type=Path, help="make this path a symbolic link to the folder")
-    parser.add_argument("--revision", help="commit, branch or tag of a model on the hub")
     options = parser.parse_args(arguments)
     # Our own progress, and other libraries' progress bars, but not their chatter about requests and kernels.
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")

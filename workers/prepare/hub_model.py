@@ -3,7 +3,13 @@
 from pathlib import Path
 
 from huggingface_hub import hf_hub_download, snapshot_download
-from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RevisionNotFoundError,
+)
 
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported, text_config
@@ -25,6 +31,8 @@ def fetch(name: str, revision: str | None = None) -> Path:
         said = read_json(Path(hf_hub_download(name, "config.json", revision=revision)))
         check_supported(text_config(said))
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+    except RevisionNotFoundError as error:
+        raise ConfigError(f"--revision {revision}: {name} has no such branch, tag or commit on the hub") from error
     except GatedRepoError as error:
         raise ConfigError(f"{name}: accept its licence on the hub, then set HF_TOKEN") from error
     except HfHubHTTPError as error:

@@ -18,7 +18,7 @@ def rehearsed(parts: StageParts, config: EngineConfig, timings: StageTimings) ->
         outbound = DelayedOutbound(outbound, config.emulate.link_ms)
     stage_ms = config.emulate.of_stage(last=tail is not None)
     if stage_ms:
-        pace = Pace(stage_ms)
+        pace = Pace(stage_ms, config.emulate.of_rows)
         layers = PacedLayers(layers, pace, timings, sleeps=tail is None)
         tail = PacedTail(tail, pace, timings) if tail is not None else None
     if config.drafter.scripted_acceptance is not None and tail is not None:

@@ -30,6 +30,12 @@ class HollowShard:
     def observe(self, anchors: Sequence[int]) -> None:
         """There is nothing to tap."""
 
+    def copy(self, source: int, target: int, positions: int) -> None:
+        """There is nothing to copy."""
+
+    def release(self, sequence: int, kept: int) -> None:
+        """There is nothing to give back."""
+
     def forward(
         self,
         sequence: int,

@@ -1,7 +1,7 @@
 """A stage that takes a given time for a frame: the rest of it is passed asleep."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -13,13 +13,15 @@ from workers.stage.parts import Layers, SamplingHead
 class Pace:
     """When the current frame is due."""
 
-    def __init__(self, milliseconds: float) -> None:
-        self._frame_ns = int(milliseconds * 1e6)
+    def __init__(self, milliseconds: float, cost: Callable[[int], float] = lambda rows: 1.0) -> None:
+        """A frame of several tokens takes `cost` times as long, given their number."""
+        self._frame_ns = milliseconds * 1e6
+        self._cost = cost
         self._due = 0
 
-    def begin(self) -> None:
-        """A frame is begun."""
-        self._due = time.perf_counter_ns() + self._frame_ns
+    def begin(self, rows: int) -> None:
+        """A frame of so many tokens is begun."""
+        self._due = time.perf_counter_ns() + int(self._frame_ns * self._cost(rows))
 
     def keep(self, timings: StageTimings) -> int:
         """Sleeps until the frame is due; returns the nanoseconds asleep, and adds them to what is emulated."""
@@ -42,6 +44,8 @@ class PacedLayers:
         self.weight_bytes = layers.weight_bytes
         self.kv_bytes = layers.kv_bytes
         self.observe = layers.observe
+        self.copy = layers.copy
+        self.release = layers.release
         self.logits = layers.logits
         self.row_logits = layers.row_logits
         self._layers = layers
@@ -58,7 +62,7 @@ class PacedLayers:
         taps: list[Tensor] | None = None,
     ) -> Tensor:
         """See `Layers`."""
-        self._pace.begin()
+        self._pace.begin(len(tokens))
         result = self._layers.forward(sequence, position, tokens, hidden, taps)
         if self._sleeps:
             self._timings.forward_ns -= self._pace.keep(self._timings)  # the stage takes it for the layers' time

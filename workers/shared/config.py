@@ -6,8 +6,11 @@ import msgspec
 
 from workers.shared.drafters import DrafterName
 from workers.shared.errors import ConfigError
-from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, TransportName
+from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, TransportName, rounding_of
 from workers.shared.options.sources import decode
+from workers.shared.packed.rounding import Rounding
+
+MOST_TOKENS_PER_FRAME = 8  # of those that are chosen
 
 __all__ = [
     "DrafterConfig",
@@ -65,14 +68,38 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         return len(self.split)
 
     @property
+    def rounding(self) -> Rounding | None:
+        """How weights are rounded when they are loaded."""
+        return rounding_of(self)
+
+    @property
+    def chooses_width(self) -> bool:
+        """Whether it is decided for each request how many tokens a frame holds."""
+        return self.tokens_per_frame == "auto" and not self.exact
+
+    @property
+    def widest(self) -> int:
+        """Most tokens of a frame that is one of several in flight."""
+        if self.tokens_per_frame == "auto":
+            return MOST_TOKENS_PER_FRAME if self.chooses_width else 1
+        return self.tokens_per_frame
+
+    @property
     def frame_width(self) -> int:
         """Most tokens of a frame that may turn out to be wrong."""
-        return self.drafter.num_speculative_tokens + 1
+        drafts = self.drafter.num_speculative_tokens
+        return drafts + 1 if drafts else self.widest
 
     @property
     def tokens_in_flight(self) -> int:
         """Most tokens of one sequence whose frames are under way, prompts aside."""
-        return self.frame_width if self.drafter.num_speculative_tokens else self.stages + self.delta
+        frames = 1 if self.drafter.num_speculative_tokens else self.stages + self.delta
+        return frames * self.frame_width
+
+    @property
+    def kv_positions(self) -> int:
+        """For which all KV slots together have memory."""
+        return self.max_total_tokens or self.max_num_seqs * self.max_model_len
 
     def layers(self, stage: int) -> range:
         """Global indices of the decoder layers that `stage` holds."""

@@ -1,12 +1,28 @@
 """Times that are made up, to rehearse devices and links that are not at hand."""
 
+from collections.abc import Sequence
+from math import log2
 from typing import Annotated
 
 import msgspec
 
 from workers.shared.options.declared import Milliseconds, about
 
+Cost = Annotated[float, msgspec.Meta(ge=1)]
+
 REHEARSAL = "Rehearsing and measuring"
+
+
+def cost_of_rows(known: Sequence[float], rows: int) -> float:
+    """Cost of a frame of so many tokens, in frames of one, where it is `known` for 1, 2, 4, 8, ... tokens.
+
+    In between it lies on a line, and beyond the last it stays; where nothing is known, all frames cost the same.
+    """
+    if not known:
+        return 1.0
+    below = min(int(log2(rows)), len(known) - 1)
+    above = min(below + 1, len(known) - 1)
+    return known[below] + (known[above] - known[below]) * (rows / 2**below - 1 if above > below else 0)
 
 
 class Emulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -17,6 +33,14 @@ class Emulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
     head_ms: Annotated[Milliseconds, about(REHEARSAL, "Make the last stage take this much longer")] = 0.0
     draft_ms: Annotated[Milliseconds, about(REHEARSAL, "Make a draft take at least this long")] = 0.0
+    row_cost: Annotated[
+        tuple[Cost, ...],
+        about(
+            REHEARSAL,
+            "Make emulated stages take so many times as long for frames of 1, 2, 4, 8, ... tokens, such as "
+            "1,1.03,1.07,1.1",
+        ),
+    ] = ()
     # Several hidden states may be on their way at once.
     link_ms: Annotated[Milliseconds, about(REHEARSAL, "Let hidden states arrive this much later at the next stage")] = (
         0.0
@@ -29,8 +53,15 @@ class Emulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __str__(self) -> str:
         """What is emulated, such as "stage 5 ms, link 0.5 ms"."""
         times = {"stage": self.stage_ms, "head": self.head_ms, "draft": self.draft_ms, "link": self.link_ms}
-        return ", ".join(f"{name} {ms:g} ms" for name, ms in times.items() if ms) or "nothing"
+        what = [f"{name} {ms:g} ms" for name, ms in times.items() if ms]
+        if self.row_cost:
+            what.append(f"rows {', '.join(f'{cost:g}' for cost in self.row_cost)}")
+        return ", ".join(what) or "nothing"
 
     def of_stage(self, *, last: bool) -> float:
         """Least time of a stage for a frame, milliseconds."""
         return self.stage_ms + (self.head_ms if last else 0.0)
+
+    def of_rows(self, rows: int) -> float:
+        """Cost of a frame of so many tokens, in frames of one."""
+        return cost_of_rows(self.row_cost, rows)

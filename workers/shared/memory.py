@@ -11,16 +11,17 @@ import pynvml
 
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.blocks import BLOCKS, held_bytes, weight_entries
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.layers import has_states, kv_bytes_per_position, state_bytes
 from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, TensorEntry, layer_of, tensor_entries
+from workers.shared.packed.inventory import read_inventory
+from workers.shared.packed.rounding import Rounding
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
 _CUDA = "cuda:"
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8_e4m3": 1}
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -29,12 +30,18 @@ class Need(msgspec.Struct, frozen=True):
     who: str
     device: str
     weight_bytes: int
-    kv_bytes_per_position: int  # keys and values of all its layers, all slots
+    kv_bytes_per_position: int  # keys and values of all its layers
+    slots: int = 1
+    pool: int = 0  # positions that all slots share; 0: each has as many as the longest sequence
     host: str = ""  # where parts run on several
 
+    def kv_bytes(self, max_len: int) -> int:
+        """Bytes of keys and values, where a sequence may have `max_len` positions."""
+        return self.kv_bytes_per_position * (self.pool or self.slots * max_len)
+
     def total(self, max_len: int) -> int:
-        """Bytes with room for `max_len` positions a slot."""
-        return self.weight_bytes + self.kv_bytes_per_position * max_len
+        """Bytes with those of the weights."""
+        return self.weight_bytes + self.kv_bytes(max_len)
 
 
 def needs_of(config: EngineConfig) -> list[Need]:
@@ -46,10 +53,10 @@ def needs_of(config: EngineConfig) -> list[Need]:
         folder = Path(drafter.draft_model)
         layers = int(read_json(folder / "config.json")["num_hidden_layers"])
         weights, kv = model_bytes(folder, range(layers), config, drafter.device, first=True, last=True)
-        needs.append(Need("draft model", drafter.device, weights, kv, host_of(endpoints.bus)))
+        needs.append(Need("draft model", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
     if drafter.module is not None:
         weights, kv = module_bytes(Path(drafter.module), config)
-        needs.append(Need("draft module", drafter.device, weights, kv, host_of(endpoints.bus)))
+        needs.append(Need("draft module", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
     return needs
 
 
@@ -64,12 +71,12 @@ class _Module(msgspec.Struct):
 
 
 def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
-    """Bytes of a draft module's weights, what it borrows from the target included, and of all slots a position.
+    """Bytes of a draft module's weights, what it borrows from the target included, and of a position.
 
     A slot keeps the module's keys and values and the hidden states that were tapped. Of the authors' files, which say
     what they hold only when they are read, the weights alone count. Raises `ConfigError` where there is no module.
     """
-    target, drafter = weight_entries(Path(config.model)), config.drafter
+    target, drafter = read_inventory(Path(config.model)).entries, config.drafter
     item = 4 if drafter.device == "cpu" else _ITEM_BYTES[config.dtype]  # float32, or bfloat16 and eight-bit copies
     embedding = target[EMBEDDING]
     if not path.exists():
@@ -87,17 +94,20 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
         elements += hidden * (vocabulary if module.draft_token_ids is None else len(module.draft_token_ids))
     said = read_json(Path(config.model) / "config.json")
     kv_heads = said.get("num_key_value_heads") or said["num_attention_heads"]
-    kv = 2 * module.layers * config.max_num_seqs * kv_heads * head_dim(said) * item
-    return elements * item, kv + config.max_num_seqs * len(module.anchors) * hidden * item
+    kv = 2 * module.layers * kv_heads * head_dim(said) * item
+    return elements * item, kv + len(module.anchors) * hidden * item
 
 
 def stage_need(config: EngineConfig, stage: int) -> Need:
     """What one stage needs."""
     last = stage == config.stages - 1
-    weights, kv = model_bytes(
-        Path(config.model), config.layers(stage), config, config.device(stage), first=stage == 0, last=last
-    )
-    return Need(f"stage {stage}", config.device(stage), weights, kv, host_of(config.endpoints.data[stage]))
+    folder, layers = Path(config.model), config.layers(stage)
+    device, rounding = config.device(stage), config.rounding
+    weights, _ = model_bytes(folder, layers, config, device, first=stage == 0, last=last, rounding=rounding)
+    item = _ITEM_BYTES[config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype]
+    kv = kv_bytes_per_position(read_json(folder / "config.json"), layers, 1, item)
+    host = host_of(config.endpoints.data[stage])
+    return Need(f"stage {stage}", device, weights, kv, config.max_num_seqs, config.max_total_tokens, host)
 
 
 def neighbours(config: EngineConfig, stage: int) -> list[Need]:
@@ -108,26 +118,32 @@ def neighbours(config: EngineConfig, stage: int) -> list[Need]:
 
 
 def model_bytes(
-    folder: Path, layers: range, config: EngineConfig, device: str, *, first: bool, last: bool
+    folder: Path,
+    layers: range,
+    config: EngineConfig,
+    device: str,
+    *,
+    first: bool,
+    last: bool,
+    rounding: Rounding | None = None,
 ) -> tuple[int, int]:
-    """Bytes of some layers' weights, with the embedding or norm and head, and of all slots' KV a position.
+    """Bytes of some layers' weights, with the embedding or norm and head, and of their KV a position.
 
     What a slot holds however long its sequence is, recurrent states, counts with the weights.
     """
-    entries = weight_entries(folder)
     item = _ITEM_BYTES[config.dtype]
-    held = {name: _numbers(name, entry) * item for name, entry in entries.items() if layer_of(name) in layers}
-    norms = [name for name in entries if layer_of(name) is None and name not in (EMBEDDING, HEAD)]
-    ends = [EMBEDDING] * first + [*norms, HEAD if HEAD in entries else EMBEDDING] * last
-    held |= {name: entries[name].elements * item for name in ends}
-    if device == "cpu":
-        held |= {name: _packed_bytes(entries[name]) for name in held if entries[name].dtype in BLOCKS}
-        if first and entries[EMBEDDING].dtype in BLOCKS:  # packed rows to look up, beside a head that may share them
-            held["rows"] = entries[EMBEDDING].nbytes
-            if not (last and HEAD not in entries):
-                del held[EMBEDDING]
+    sizes = held_bytes(folder, device, item, rounding)
+    held = {name: size for name, size in sizes.items() if layer_of(name) in layers}
+    if last:
+        norms = [name for name in sizes if layer_of(name) is None and name not in (EMBEDDING, HEAD)]
+        held |= {name: sizes[name] for name in (*norms, HEAD if HEAD in sizes else EMBEDDING)}
+    rows = read_inventory(folder, rounding).packed.get(EMBEDDING)
+    if first and rows is not None and device == "cpu":
+        held["rows to look up"] = rows.nbytes  # beside a head that may share them
+    elif first:
+        held[EMBEDDING] = sizes[EMBEDDING]
     said = read_json(folder / "config.json")
-    kv = kv_bytes_per_position(said, layers, config.max_num_seqs, item)
+    kv = kv_bytes_per_position(said, layers, 1, item)
     states = state_bytes(said, layers, config.tokens_in_flight, item) if has_states(said) else 0
     return sum(held.values()) + config.max_num_seqs * states, kv
 
@@ -139,10 +155,19 @@ def _numbers(name: str, entry: TensorEntry) -> int:
     return 2 * entry.elements if name.endswith("_blocks") else entry.elements
 
 
-def _packed_bytes(entry: TensorEntry) -> int:
-    """Of a layer over packed weights on a CPU; only those of x86 multiply them as they are."""
-    rows, columns = entry.shape
-    return held_bytes(entry.dtype, rows, columns, products=platform.machine() in ("x86_64", "AMD64"))
+def held_bytes(folder: Path, device: str, item: int, rounding: Rounding | None) -> dict[str, int]:
+    """What each weight of a model folder takes in memory where it is multiplied with, at `item` bytes a number that
+    is not packed.
+
+    On CPUs packed weights stay so, and those of x86 multiply them as they are; on other devices they are unpacked.
+    """
+    weights = read_inventory(folder, rounding)
+    sizes = {name: _numbers(name, entry) * item for name, entry in weights.entries.items()}
+    if device == "cpu":
+        products = platform.machine() in ("x86_64", "AMD64")
+        kept = {name: weight for name, weight in weights.packed.items() if not weights.merged(name)}
+        sizes |= {name: weight.held_bytes(products=products) for name, weight in kept.items()}
+    return sizes
 
 
 def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
@@ -152,10 +177,13 @@ def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
     if total <= usable:
         return
     weights = sum(need.weight_bytes for need in needs)
-    per_position = sum(need.kv_bytes_per_position for need in needs)
-    longest = (usable - weights) // per_position if per_position else 0
+    pooled = sum(need.kv_bytes(max_len) for need in needs if need.pool)
+    per_position = sum(need.kv_bytes_per_position * need.slots for need in needs if not need.pool)
+    longest = (usable - weights - pooled) // per_position if per_position else 0
     if longest >= 1:
-        mend = f"use --max-model-len {longest} or less, or fewer --max-num-seqs"
+        mend = f"use --max-model-len {longest} or less, fewer --max-num-seqs, or on CPUs --max-total-tokens"
+    elif pooled and usable > weights:
+        mend = "use fewer --max-total-tokens"
     else:
         mend = "the weights alone do not fit: use more devices or hosts, --dtype bfloat16 or another model"
     raise ConfigError(
@@ -176,8 +204,10 @@ def report(needs: Iterable[Need], config: EngineConfig) -> list[str]:
     """A line for each part of an engine and device."""
     lines = []
     for need in needs:
-        kv = need.kv_bytes_per_position * config.max_model_len
-        slots = f" ({config.max_num_seqs} x {config.max_model_len} positions)" if kv else ""
+        kv = need.kv_bytes(config.max_model_len)
+        each = f"{need.slots} x {config.max_model_len} positions"
+        shared = f"{need.pool} positions for {need.slots} slots" if need.pool else each
+        slots = f" ({shared}, {need.kv_bytes_per_position} bytes each)" if kv else ""
         where = f"{need.host} {need.device}".strip()
         lines.append(f"{need.who} on {where}: {_shown(need.weight_bytes)} weights, {_shown(kv)} KV{slots}")
     return lines

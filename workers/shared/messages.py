@@ -50,14 +50,24 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     epoch: Natural
     prompt_tokens: Natural
     sampling: Sampling
-    reused: Natural = 0  # positions that the slot holds already, for its prompt begins with them
+    reused: Natural = 0  # positions that are held already, for its prompt begins with them
+    source: Natural | None = None  # the slot to copy them from; None: they are in this one
+
+    @property
+    def holder(self) -> int:
+        """The slot that holds the reused positions."""
+        return self.sequence if self.source is None else self.source
 
 
 class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):
-    """Frames of the sequence older than `epoch` are dead. (A frame of a newer epoch says the same.)"""
+    """The request has ended: frames of the sequence older than `epoch` are dead. So says a frame of a newer epoch.
+
+    Of its keys and values those of the first `kept` positions stay, for prompts that begin alike.
+    """
 
     sequence: Natural
     epoch: Natural
+    kept: Natural = 0
 
 
 class Compile(msgspec.Struct, frozen=True, array_like=True, tag="compile"):
@@ -315,6 +325,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     emulated: Emulation = Emulation()
     num_speculative_tokens: int = 0  # drafts a frame; 0: one token a frame, and frames in every stage
     max_num_seqs: int = 1  # requests that run at a time
+    tokens_per_frame: int | str = 1  # of frames in every stage; "auto": chosen for each request
     fingerprint: dict[str, str] = {}  # see workers.shared.fingerprint
 
 

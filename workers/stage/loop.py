@@ -96,6 +96,14 @@ class Stage:
             mark, timings.sample_ns = (now := clock()), timings.sample_ns + now - mark
         return mark
 
+    def _open(self, message: Open) -> None:
+        """A request takes a slot over. What it begins with went through this stage before rank 0 knew of it."""
+        self._layers.release(message.sequence, message.reused if message.source is None else 0)
+        if message.source is not None:
+            self._layers.copy(message.source, message.sequence, message.reused)
+        if self._tail is not None:
+            self._tail.open(message)
+
     def _blank(self, frame: Frame) -> Tensor:
         """What the first stage sends for a dead frame: the shape that was announced, contents of no consequence."""
         layers = self._layers
@@ -103,11 +111,13 @@ class Stage:
 
     def _listen(self, *, wait: bool) -> None:
         for message in self._channel.heard(wait=wait):
-            if isinstance(message, (Frame, Rollback)):
+            if isinstance(message, Frame):
+                self._lookahead.hear(message)
+            elif isinstance(message, Rollback):
+                self._layers.release(message.sequence, message.kept)
                 self._lookahead.hear(message)
             elif isinstance(message, Open):
-                if self._tail is not None:
-                    self._tail.open(message)
+                self._open(message)
                 self._lookahead.hear(message)
             elif isinstance(message, Ping):
                 self._channel.report(Pong(message.number, self.index, self.timings))

@@ -40,7 +40,8 @@ def measure(config: EngineConfig, device: str) -> DeviceTimes:
     layer_ms = _median_ms(lambda: stage.forward(0, _POSITION, [0], hidden), stage.device) / count
     draft_ms = 0.0
     if config.drafter.module is not None:
-        weights, _ = model_bytes(Path(config.model), range(count), config, device, first=False, last=False)
+        folder, rounding = Path(config.model), config.rounding
+        weights, _ = model_bytes(folder, range(count), config, device, first=False, last=False, rounding=rounding)
         module, _ = module_bytes(Path(config.drafter.module), config)
         draft_ms = layer_ms * module / (weights / count)
     return DeviceTimes(
@@ -61,6 +62,7 @@ def _load(config: EngineConfig, layers: range, device: str, *, ends: bool = Fals
         device=torch.device(device),
         max_len=min(config.max_model_len, 2 * _POSITION),
         sequences=1,
+        rounding=config.rounding,
     )
 
 

@@ -25,6 +25,12 @@ class Layers(Protocol):
     def observe(self, anchors: Sequence[int]) -> None:
         """Asks for hidden states by index, as far as they are this stage's."""
 
+    def copy(self, source: int, target: int, positions: int) -> None:
+        """The first `positions` of slot `target` are from now on those of slot `source`."""
+
+    def release(self, sequence: int, kept: int) -> None:
+        """Slot `sequence` needs no memory but for its first `kept` positions until more of it is written."""
+
     def forward(
         self,
         sequence: int,

@@ -62,7 +62,7 @@ class Tail:
         matcher = None
         if sampling.grammar is not None and self._grammars is not None:
             matcher = GrammarMatcher(self._grammars, sampling.grammar)
-        before = self._slots.get(message.sequence)
+        before = self._slots.get(message.holder)
         prompt = [] if before is None else before.history.tokens[: message.reused]
         wanted = sampling.prompt_logprobs
         scores = None if wanted is None else PromptScores(self._layers, wanted)
@@ -74,7 +74,8 @@ class Tail:
         """Samples after a live frame whose hidden states are `hidden` `[T, H]`.
 
         That is after each of its tokens, the prompt's but the last one excepted, until a draft in the frame is not what
-        was sampled in its place. Each row goes through head and sampler alone, as in plain decoding.
+        was sampled in its place. The head is read once for all rows; the sampler walks over them, each with the
+        tokens before it.
         """
         slot = self._slots[frame.sequence]
         prompt_tokens = slot.history.prompt_tokens
@@ -85,9 +86,8 @@ class Tail:
         probabilities: list[float] = []
         error: str | None = None
         drafts = [*frame.tokens[first - frame.position :], None] if frame.wants_sample else []
-        for position, draft in enumerate(drafts, first):
-            row = position - frame.position - 1
-            logits = self._layers.logits(hidden[row : row + 1])
+        scores = self._layers.row_logits(hidden[first - frame.position - 1 :]) if drafts else ()
+        for position, (draft, logits) in enumerate(zip(drafts, scores, strict=True), first):
             try:
                 allowed, noise = self._foreseen(slot, position)
                 sampled = self._sampler.sample(logits, slot.sampling, position, slot.history, allowed, noise)

@@ -27,15 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--stage-ms", type=_floats, default=[5.0, 2.0, 1.0])
     parser.add_argument("--acceptance", type=_floats, default=[1.0, 0.8])
     parser.add_argument("--delta", type=_integers, default=[0, 1])
+    parser.add_argument("--tokens-per-frame", type=_integers, default=[1])
+    parser.add_argument("--row-cost", type=_floats, default=[], help="of frames of 1, 2, 4, 8, ... tokens")
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--hollow", action="store_true", help="stages take their time and compute nothing")
     options = parser.parse_args(arguments)
     kind = "Emulated, hollow stages" if options.hollow else "Emulated stages"
     sys.stdout.write(f"{kind}; load average {os.getloadavg()[0]:.2f} before the start.\n\n")
     todo = [
-        replace(point, hollow=options.hollow)
+        replace(point, hollow=options.hollow, row_cost=tuple(options.row_cost))
         for stages in options.stages
-        for point in points(stages, options.stage_ms, options.acceptance, options.delta)
+        for point in points(stages, options.stage_ms, options.acceptance, options.delta, options.tokens_per_frame)
     ]
     try:
         for text in _table(todo, options.tokens):

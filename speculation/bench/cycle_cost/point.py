@@ -14,7 +14,7 @@ from speculation.bench.cycle_cost.processor_time import ProcessorTime, per_token
 from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
 from speculation.simulate.rounds import tokens_per_cycle
-from workers.shared.emulation import Emulation
+from workers.shared.emulation import Emulation, cost_of_rows
 from workers.shared.messages import StageTimings
 from workers.shared.options.engine import DrafterOptions, EngineOptions
 
@@ -39,6 +39,8 @@ class Point:
     delta: int
     drafts: int = 0  # a frame; 0: one token a frame, and frames in every stage
     hollow: bool = False  # stages compute nothing
+    width: int = 1  # tokens a frame
+    row_cost: tuple[float, ...] = ()  # of frames of 1, 2, 4, 8, ... tokens
 
     @property
     def contender(self) -> Contender:
@@ -55,7 +57,8 @@ class Point:
             ignore_eos=True,
             engine=EngineOptions(
                 delta=self.delta,
-                emulate=Emulation(stage_ms=self.stage_ms),
+                tokens_per_frame=self.width,
+                emulate=Emulation(stage_ms=self.stage_ms, row_cost=self.row_cost),
                 hollow_stages=self.hollow,
                 drafter=DrafterOptions(scripted_acceptance=self.acceptance),
             ),
@@ -66,20 +69,36 @@ class Point:
         """Frames that are on their way at any time; None where that is a matter of chance."""
         if self.acceptance is None:
             return 1
-        return self.stages + self.delta if self.acceptance == 1.0 and not self.drafts else None
+        by_chance = self.acceptance < 1.0 or self.drafts or self.width > 1
+        return None if by_chance else self.stages + self.delta
+
+    def law(self, acceptance: float | None) -> float:
+        """Tokens per cycle if nothing but the stages took time, at the acceptance that came out."""
+        right = 0.0 if acceptance is None else acceptance
+        return tokens_per_cycle(self.stages, right, self.drafts, self.width)
 
     def ideal(self, acceptance: float | None) -> float:
-        """Tokens/s if nothing but the stages took time, at the acceptance that came out."""
-        right = 0.0 if acceptance is None else acceptance
-        return 1000 / self.stage_ms * tokens_per_cycle(self.stages, right, self.drafts)
+        """The same in tokens/s; frames are full."""
+        return 1000 / (self.stage_ms * cost_of_rows(self.row_cost, self.width)) * self.law(acceptance)
 
 
-def points(stages: int, stage_ms: Sequence[float], acceptances: Sequence[float], deltas: Sequence[int]) -> list[Point]:
-    """For each stage time: no drafts, then each acceptance with each delta."""
+def points(
+    stages: int,
+    stage_ms: Sequence[float],
+    acceptances: Sequence[float],
+    deltas: Sequence[int],
+    widths: Sequence[int] = (1,),
+) -> list[Point]:
+    """For each stage time: no drafts, then each acceptance with each delta and each width of frames."""
     made = []
     for duration in stage_ms:
         made.append(Point(stages, duration, None, 0))
-        made += [Point(stages, duration, acceptance, delta) for acceptance in acceptances for delta in deltas]
+        made += [
+            Point(stages, duration, acceptance, delta, width=width)
+            for acceptance in acceptances
+            for delta in deltas
+            for width in widths
+        ]
     return made
 
 

@@ -7,8 +7,8 @@ from speculation.bench.cycle_cost.point import MeasuredPoint, Point
 from speculation.bench.cycle_cost.processor_time import ROLES
 
 HEADER = (
-    "n", "stage ms", "method", "acceptance", "δ", "tok/s", "ideal", "share", "of bare", "cycle ms", "fixed ms",
-    *(f"{role} CPU" for role in ROLES), "compute", "asleep", "send", "receive", "idle",
+    "n", "stage ms", "method", "acceptance", "δ", "m", "tokens/cycle", "law", "tok/s", "ideal", "share", "of bare",
+    "cycle ms", "fixed ms", *(f"{role} CPU" for role in ROLES), "compute", "asleep", "send", "receive", "idle",
 )  # fmt: skip
 
 
@@ -27,6 +27,9 @@ def line(point: Point, measured: MeasuredPoint, bare: Bare | None) -> list[str]:
         row.method,
         "–" if row.acceptance is None else f"{row.acceptance:.3f}",
         str(point.delta),
+        str(point.width),
+        "–" if row.tokens_per_cycle is None else f"{row.tokens_per_cycle:.3f}",
+        f"{point.law(row.acceptance):.3f}",
         f"{row.tokens_per_second:.1f}",
         f"{ideal:.1f}",
         f"{100 * row.tokens_per_second / ideal:.1f} %",
@@ -51,6 +54,9 @@ def bare_line(point: Point, bare: Bare) -> list[str]:
         "bare",
         "–" if point.acceptance is None else f"{point.acceptance:.3f}",
         str(point.delta),
+        str(point.width),
+        "–",
+        f"{point.law(point.acceptance):.3f}",
         f"{bare.tokens_per_second:.1f}",
         f"{ideal:.1f}",
         f"{100 * bare.tokens_per_second / ideal:.1f} %",

@@ -33,8 +33,8 @@ SLOTS = 2
 class RecordedPdm(PdmDrafter):
     """Remembers its drafts by the first position of the epoch and the number of tokens before the draft."""
 
-    def __init__(self, module: DraftModule, embedding: torch.Tensor, split: tuple[int, ...]) -> None:
-        super().__init__(DraftRuntime(module, split, CAPACITY), embedding, module, CAPACITY)
+    def __init__(self, module: DraftModule, embedding: torch.Tensor, split: tuple[int, ...], width: int) -> None:
+        super().__init__(DraftRuntime(module, split, CAPACITY, width), embedding, module, CAPACITY)
         self.drafts: dict[tuple[int, tuple[int, ...]], Draft] = {}
 
     def draft(self, tokens: Sequence[int]) -> Answer:
@@ -74,9 +74,9 @@ def engine(split: tuple[int, ...], tiny_model: Path) -> Iterator[LocalEngine]:
 class Recorded:
     """Makes the drafters of all slots, and knows the one that has drafted most."""
 
-    def __init__(self, module: DraftModule, tiny_model: Path, split: tuple[int, ...]) -> None:
+    def __init__(self, module: DraftModule, tiny_model: Path, split: tuple[int, ...], width: int) -> None:
         embedding = read_tensor(tiny_model, EMBEDDING).float()
-        self._made = [RecordedPdm(module, embedding, split) for _ in range(SLOTS)]
+        self._made = [RecordedPdm(module, embedding, split, width) for _ in range(SLOTS)]
 
     def __call__(self, slot: int) -> RecordedPdm:
         return self._made[slot]
@@ -86,8 +86,8 @@ class Recorded:
         return max(self._made, key=lambda drafter: len(drafter.drafts))
 
 
-def drafter(module: DraftModule, tiny_model: Path, split: tuple[int, ...]) -> Recorded:
-    return Recorded(module, tiny_model, split)
+def drafter(module: DraftModule, tiny_model: Path, split: tuple[int, ...], width: int = 1) -> Recorded:
+    return Recorded(module, tiny_model, split, width)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(seed=0, temperature=0), Sampling(seed=3, top_k=200, top_p=0.9)])
@@ -154,6 +154,36 @@ def test_a_draft_is_the_one_of_a_pass_over_the_whole_text(
         # Anchors of rejected drafts have been overwritten: only what became the text can be computed again.
         if list(tokens) == text[: len(tokens)] and newest < used._filled(len(split)):
             fresh = DraftRuntime(module, split, CAPACITY)
+            logits = fresh.draft(fresh.plan(origin, newest), used._buffer[: newest + 1])
+            assert draft.token == int(logits.argmax()), (origin, newest)
+            checked += 1
+    assert checked > NEW / 3
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_frames_of_several_tokens_are_filled_and_their_drafts_do_not_depend_on_timing(
+    module: DraftModule, tiny_model: Path, split: tuple[int, ...], width: int
+) -> None:
+    sampling = Sampling(seed=3, top_k=200, top_p=0.9)
+    settings = {"max_model_len": CAPACITY, "prefill_chunk": 64, "max_num_seqs": SLOTS, "tokens_per_frame": width}
+    with local_engine(tiny_model, split, ANCHORS[1:], **settings) as wide:
+        plain = wide.client.generate(PROMPT, NEW, sampling)
+        pdm = drafter(module, tiny_model, split, width)
+        wide.drafting.use(pdm)
+        for _ in range(2):
+            result = wide.client.generate(PROMPT, NEW, sampling)
+            assert result.tokens == plain.tokens
+            assert result.counts is not None
+            assert result.counts.drafted > NEW  # a random module: most are wrong
+        for slot in range(SLOTS):
+            pdm(slot).drafts.clear()
+        text = PROMPT + wide.client.generate(PROMPT, NEW).tokens
+        wide.client.status()  # a ping through all stages: every tap of the request has arrived
+    checked, used = 0, pdm.busiest
+    for (origin, tokens), draft in used.drafts.items():
+        newest = len(tokens) - 1
+        if list(tokens) == text[: len(tokens)] and newest < used._filled(len(split)):
+            fresh = DraftRuntime(module, split, CAPACITY, width)
             logits = fresh.draft(fresh.plan(origin, newest), used._buffer[: newest + 1])
             assert draft.token == int(logits.argmax()), (origin, newest)
             checked += 1

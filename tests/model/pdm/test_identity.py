@@ -158,6 +158,30 @@ def test_persistent_rows_equal_a_fresh_start_after_any_rejections(target_config:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("width", [2, 3, 8])
+def test_drafts_of_a_frame_compute_the_newest_row_alone_and_are_those_of_a_fresh_start(
+    target_config: LlamaConfig, width: int
+) -> None:
+    module = random_module(target_config, 3)
+    split, prompt = (3, 5), 6
+    anchors = random_anchors(module, 40)
+    runtime = DraftRuntime(module, split, 41, width)
+    runtime.extend(anchors[:prompt])
+    for newest in range(prompt, 40):
+        plan = runtime.plan(prompt, newest)
+        brought = anchors[plan.rows[0].position : newest + 1].clone()
+        if (newest + 1 - prompt) % width:
+            brought[:-1] = float("nan")  # never read again within a frame
+        for row, at in zip(brought, plan.rows, strict=True):
+            row[runtime.features.kind(at.depth) + 1 :] = float("nan")
+        logits = runtime.draft(plan, brought)
+        fresh = DraftRuntime(module, split, 41, width)
+        fresh.extend(anchors[:prompt])
+        again = fresh.draft(fresh.plan(prompt, newest), anchors[prompt : newest + 1])
+        assert (logits - again).abs().max() <= TOLERANCE
+
+
+@torch.no_grad()
 def test_sessions_in_turn_draft_as_each_alone(target_config: LlamaConfig) -> None:
     """To the last bit, whatever turns they take, and in memory that was there before the first draft."""
     module = random_module(target_config)

@@ -45,7 +45,7 @@ def test_the_estimate_is_what_is_allocated(
     embedding = VOCAB * HIDDEN
     assert weights == 4 * (sum(parameter.numel() for parameter in module.parameters()) + embedding)
     anchors = 2 * HIDDEN
-    assert per_position == 3 * (module.new_cache(10).nbytes // 10 + 4 * anchors)
+    assert per_position == module.new_cache(10).nbytes // 10 + 4 * anchors
     assert read_target_config(target_folder).num_hidden_layers == LAYERS
 
 
@@ -56,7 +56,7 @@ def test_a_module_that_does_not_fit_is_refused_before_it_is_loaded(
     save_module(DraftModule(config, target_config, torch.ones(HIDDEN)), tmp_path)
     weights, per_position = module_bytes(tmp_path, engine(tmp_path, target_folder))
     monkeypatch.setattr(
-        speculation.drafters.load_pdm, "available_host_bytes", lambda: int((weights + 60 * per_position) / 0.95) + 1
+        speculation.drafters.load_pdm, "available_host_bytes", lambda: int((weights + 60 * 3 * per_position) / 0.95) + 1
     )
     monkeypatch.setattr(speculation.drafters.load_pdm, "load_module", pytest.fail)
     with pytest.raises(ConfigError, match=r"draft module on cpu .* --max-model-len 60 or less"):

@@ -35,6 +35,7 @@ def test_ideals_are_those_of_the_issue() -> None:
     assert point.ideal(1.0) == pytest.approx(200)
     assert point.ideal(0.8) == pytest.approx(200 / 2.4)
     assert Point(8, 5.0, 1.0, 0, drafts=4).ideal(1.0) == pytest.approx(25 * 5)
+    assert Point(8, 5.0, 1.0, 0, width=4, row_cost=(1.0, 1.1, 1.25)).ideal(1.0) == pytest.approx(200 * 4 / 1.25)
 
 
 def test_a_line_tells_where_the_time_goes() -> None:
@@ -46,8 +47,8 @@ def test_a_line_tells_where_the_time_goes() -> None:
     point = Point(2, 5.0, 1.0, 0)
     told = line(point, MeasuredPoint(row, {"stage": 0.2, "API": 0.25}), Bare(160.0, 0.1))
     assert told == [
-        "2", "5", "scripted", "1.000", "0", "100.0", "200.0", "50.0 %", "62.5 %", "12.000", "7.000",
-        "0.200", "–", "–", "0.250", "10.0 %", "40.0 %", "5.0 %", "0.0 %", "45.0 %",
+        "2", "5", "scripted", "1.000", "0", "1", "1.000", "1.000", "100.0", "200.0", "50.0 %", "62.5 %", "12.000",
+        "7.000", "0.200", "–", "–", "0.250", "10.0 %", "40.0 %", "5.0 %", "0.0 %", "45.0 %",
     ]  # fmt: skip
     assert len(told) == len(bare_line(point, Bare(160.0, 0.1))) == len(HEADER)
 

@@ -186,6 +186,7 @@ def test_the_contender_is_asked_at_the_first_token_that_differs() -> None:
     assert proven(cell("ngram", 2, off.answers), [reference], prefers) == []
     assert proven(off, [cell("none", 2, reference.answers, temperature=1.0)], prefers) == []
     assert asked == []
+    assert proven(cell("ngram", 2, off.answers), [reference], prefers, wide=True) == ["b"]
 
 
 def test_how_near_a_tie_has_to_be_depends_on_the_numbers() -> None:

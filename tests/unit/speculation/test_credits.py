@@ -16,9 +16,9 @@ CLAIMS = st.builds(
     in_flight=st.integers(0, 3),
     prompts=st.integers(0, 2),
     decoding=st.booleans(),
-    draft_depth=st.sampled_from([None, 1, 2, 5]),
+    worth=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
+    draft_worth=st.sampled_from([None, 0.0, 0.3, 0.9]),
     opens_frame=st.booleans(),
-    acceptance=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
 )
 
 
@@ -35,9 +35,7 @@ def oracle(claims: dict[int, Claim], total: int, most_prompts: int, order: list[
             continue
         if claim.offer.kind == "prompt" and crowded and any(other.decoding for other in claims.values()):
             continue
-        worth = 1.0 if claim.offer.kind == "draft" else 2.0
-        for _ in range(claim.offer.depth):
-            worth *= claim.acceptance
+        worth = claim.worth if claim.offer.kind == "draft" else claim.worth + 2.0
         if worth > best_worth:
             best, best_worth = slot, worth
     return best
@@ -88,8 +86,8 @@ class Made:
             in_flight=len(self.flying),
             prompts=self.flying.count("prompt"),
             decoding=decoding,
-            draft_depth=drafts + 1 if decoding and not waiting else None,
-            acceptance=self.acceptance,
+            worth=1.0 if offer is None else self.acceptance**offer.depth,
+            draft_worth=self.acceptance ** (drafts + 1) if decoding and not waiting else None,
         )
 
     def send(self) -> None:
@@ -178,9 +176,9 @@ def test_a_request_alone_has_drafts_for_every_credit_and_one_more_that_waits() -
 def test_drafts_go_to_the_requests_whose_drafts_are_right_and_depth_makes_them_equal() -> None:
     credits = Credits(8, 0.5)
     claims = {
-        0: Claim(Offer("draft", 1), in_flight=1, acceptance=0.3),
-        1: Claim(Offer("draft", 3), in_flight=3, acceptance=0.9),
+        0: Claim(Offer("draft", 1), in_flight=1, worth=0.3),
+        1: Claim(Offer("draft", 3), in_flight=3, worth=0.9**3),
     }
     assert credits.grant(claims) == 1
-    claims[1] = Claim(Offer("draft", 12), in_flight=3, acceptance=0.9)
+    claims[1] = Claim(Offer("draft", 12), in_flight=3, worth=0.9**12)
     assert credits.grant(claims) == 0

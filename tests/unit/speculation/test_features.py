@@ -161,6 +161,23 @@ class TestPlan:
         assert all(row.depth == stages for row in plan.rows[: plan.persistent])
         assert all(row.depth < stages for row in plan.rows[plan.persistent :])
 
+    @given(st.integers(2, 6), st.integers(1, 8), st.integers(0, 60))
+    def test_tokens_of_one_frame_are_of_one_depth(self, stages: int, width: int, ahead: int) -> None:
+        """As in a full pipeline: the drafts of a frame are made while the one before is in the first stage."""
+        origin = 5
+        newest = origin + ahead
+        drafting = (newest + 1 - origin) // width  # number of the frame that the draft is for
+        plan = plan_draft(stages, origin, newest, 0, width)
+        for row in plan.rows:
+            behind = drafting - 1 - (row.position - origin) // width  # stages that its frame has left
+            expected = stages if row.position < origin else min(max(behind, 0), stages)
+            assert row.depth == expected
+        within = [
+            plan_draft(stages, origin, newest - back, 0, width).rows for back in range((newest + 1 - origin) % width)
+        ]
+        assert all(plan.rows[: len(rows)] == rows for rows in within), "drafts of a frame share their rows"
+        assert plan_draft(stages, origin, newest, plan.persistent, width).persistent == 0
+
     @pytest.mark.parametrize(("origin", "newest", "cached"), [(5, 5, 6), (5, 9, 7), (5, 4, 0), (5, 5, -1)])
     def test_a_cache_with_rows_that_are_not_final_is_refused(self, origin: int, newest: int, cached: int) -> None:
         with pytest.raises(ValueError, match="must be final"):

@@ -88,7 +88,8 @@ def test_no_frame_outlasts_its_limit_though_the_machine_is_several_times_slower_
         slower, whole = 7.5, sum(took(alone, more, tokens) for alone, more, *_ in stages)
         assert frame_limit(limit, tokens, timings) >= slower * whole
     else:
-        assert frame_limit(limit, tokens, timings) >= limit * (1 + len(stages) * tokens / 64)
+        at_first = limit * (1 + len(stages) * tokens / 64)
+        assert frame_limit(limit, tokens, timings) >= at_first * (1 - 1e-9)  # but for rounding
     assert frame_limit(limit, 0, timings) == limit
 
 

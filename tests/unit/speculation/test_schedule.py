@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from speculation.decisions.policy import FramePolicy, draft_then_verify, pipelined
 from speculation.decisions.schedule import Schedule
+from speculation.simulate.pipeline import speed_law
 from tests.unit.speculation.pipeline_sim import VOCABULARY, PipelineSim, Request, plain, target
 from workers.shared.errors import OutOfStep
 from workers.shared.messages import Rollback, Sample, SpeculationCounts
@@ -25,7 +26,7 @@ requests = st.builds(
 
 # The methods there are, and whatever else frames of several tokens in several stages may become.
 policies = st.one_of(
-    st.builds(pipelined, stages=st.integers(1, 9), delta=st.integers(0, 2)),
+    st.builds(pipelined, stages=st.integers(1, 9), delta=st.integers(0, 2), width=st.sampled_from([1, 1, 2, 4, 8])),
     st.builds(draft_then_verify, stages=st.integers(1, 9), drafts=st.integers(1, 8)),
     st.builds(FramePolicy, chunks=st.integers(1, 9), width=st.integers(1, 5), credits=st.integers(1, 5)),
 )
@@ -101,15 +102,26 @@ def test_a_rejection_at_any_position_costs_its_refill_and_nothing_else(stages: i
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
 @pytest.mark.parametrize("acceptance", [0.0, 0.6, 0.8, 0.9, 1.0])
-def test_tokens_per_cycle_follow_the_speed_law(stages: int, acceptance: float) -> None:
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_tokens_per_cycle_follow_the_speed_law(stages: int, acceptance: float, width: int) -> None:
     rng = random.Random(7)
-    sim = PipelineSim(stages, acceptance=acceptance, rng=rng, control=0.0, draft_time=0.8)
+    draft_time = 0.8 if width == 1 else 0.0
+    policy = pipelined(stages, width=width)
+    sim = PipelineSim(stages, policy, acceptance=acceptance, rng=rng, control=0.0, draft_time=draft_time)
     new = 800
     (outcome,) = sim.run([Request([1, 2, 3], new)])
     counts = sim.schedule.counts
     measured = counts.accepted / (counts.accepted + counts.rejected)
-    law = 1 / (1 + (stages - 1) * (1 - measured))
-    assert (new - 1) / (outcome.last_at - outcome.first_at) == pytest.approx(law, rel=0.03)
+    elapsed = outcome.last_at - outcome.first_at - (stages - 1)  # filled once more than there were wrong drafts
+    assert (new - 1) / elapsed == pytest.approx(speed_law(stages, measured, width), rel=0.05)
+    assert (new - 1) / elapsed >= 0.97 / (stages * (1 - measured) + measured / width)
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_a_frame_of_one_token_is_the_law_of_one_token_a_frame(stages: int) -> None:
+    for acceptance in (0.0, 0.3, 0.8, 1.0):
+        assert speed_law(stages, acceptance) == pytest.approx(1 / (1 + (stages - 1) * (1 - acceptance)))
+        assert speed_law(stages, 1.0, 4) == 4
 
 
 def test_perfect_and_hopeless_drafters_take_the_cycles_of_the_paper() -> None:

@@ -34,11 +34,19 @@ pipelines = st.builds(
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.8, 1.0])
-def test_where_only_stages_take_time_the_speed_law_holds(stages: int, acceptance: float) -> None:
-    got = simulate(Pipeline((5.0,) * stages), acceptance, tokens=1000)
-    law = speed_law(stages, got.acceptance)
-    assert got.tokens_per_second == pytest.approx(200 * law, rel=0.01)
-    assert got.tokens_per_cycle == pytest.approx(law, rel=0.01)
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_where_only_stages_take_time_the_speed_law_holds(stages: int, acceptance: float, width: int) -> None:
+    got = simulate(Pipeline((5.0,) * stages), acceptance, width=width, tokens=1000 * width)
+    law = speed_law(stages, got.acceptance, width)
+    assert got.tokens_per_second == pytest.approx(200 * law, rel=0.02)
+    assert got.tokens_per_cycle == pytest.approx(law, rel=0.02)
+
+
+def test_frames_of_several_tokens_take_as_long_as_their_rows_cost() -> None:
+    pipeline = Pipeline((5.0, 5.0), row_cost=(1.0, 1.5, 2.0))
+    cheap = simulate(Pipeline((5.0, 5.0)), 1.0, width=4, tokens=400).tokens_per_second
+    assert simulate(pipeline, 1.0, width=4, tokens=400).tokens_per_second == pytest.approx(cheap / 2, rel=0.02)
+    assert simulate(pipeline, None, width=4, tokens=40).tokens_per_second == pytest.approx(100)
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9])

@@ -5,11 +5,10 @@ from hypothesis import strategies as st
 
 from speculation.decisions.waiting import WaitingLine
 
-JOIN, POP, LEAVE = "join", "pop", "leave"
+JOIN, LEAVE = "join", "leave"
 moves = st.lists(
     st.one_of(
         st.tuples(st.just(JOIN), st.integers(-3, 3)),
-        st.tuples(st.just(POP), st.just(0)),
         st.tuples(st.just(LEAVE), st.integers(0, 10)),
     )
 )
@@ -26,10 +25,6 @@ def test_lowest_number_first_and_then_first_come_first_served(moves: list[tuple[
             oracle.append((value, number, item))
         elif oracle:
             oracle.sort(key=lambda place: place[:2])
-            expected = oracle.pop(value % len(oracle) if move == LEAVE else 0)
-            if move == LEAVE:
-                line.remove(expected[2])
-            else:
-                assert line.pop() is expected[2]
+            line.remove(oracle.pop(value % len(oracle))[2])
         assert list(line) == [place[2] for place in sorted(oracle, key=lambda place: place[:2])]
         assert len(line) == len(oracle)

@@ -29,7 +29,7 @@ def test_refused_by_name(kind: str) -> None:
         ({"model_type": "deepseek_v2"}, "latent attention"),
         ({"model_type": "pegasus", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "llava"}, "multimodal"),
-        ({"model_type": "llama", "quantization_config": {"quant_method": "awq"}}, "quantised"),
+        ({"model_type": "llama", "quantization_config": {"quant_method": "bitsandbytes"}}, "'bitsandbytes'"),
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ({"model_type": "llama", "rope_scaling": {"type": "su", "factor": 2.0}}, "'su'"),

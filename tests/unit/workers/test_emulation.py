@@ -3,9 +3,11 @@
 import time
 from collections.abc import Sequence
 
+import pytest
+
 from speculation.drafters.base import Draft, Drafter, Start
 from speculation.drafters.emulated import EmulatedDrafter
-from workers.shared.emulation import Emulation
+from workers.shared.emulation import Emulation, cost_of_rows
 from workers.shared.messages import Sampling, Tap
 
 
@@ -13,7 +15,14 @@ def test_what_is_emulated_is_told_and_nothing_else() -> None:
     assert not Emulation()
     assert str(Emulation()) == "nothing"
     assert str(Emulation(stage_ms=5, link_ms=0.5)) == "stage 5 ms, link 0.5 ms"
+    assert str(Emulation(stage_ms=5, row_cost=(1, 1.1))) == "stage 5 ms, rows 1, 1.1"
     assert all(Emulation(**{name: 1.0}) for name in Emulation.__struct_fields__)
+
+
+def test_rows_between_those_that_are_known_lie_on_a_line() -> None:
+    costs = [cost_of_rows((1, 1.2, 1.6), rows) for rows in (1, 2, 3, 4, 5, 128)]
+    assert costs == pytest.approx([1, 1.2, 1.4, 1.6, 1.6, 1.6])
+    assert cost_of_rows((), 8) == 1
 
 
 def test_the_head_comes_on_top_of_the_last_stage() -> None:
@@ -44,6 +53,9 @@ class Recording(Drafter):
     def tap(self, tap: Tap) -> None:
         self.told.append(("tap", tap))
 
+    def frames(self, width: int) -> None:
+        self.told.append(("frames", width))
+
     def advance(self) -> bool:
         return True
 
@@ -59,8 +71,9 @@ def test_an_emulated_drafter_is_the_drafter_later() -> None:
     drafter.verified([1, 2], 2)
     drafter.rejected(4, 5)
     drafter.tap(tap)
+    drafter.frames(4)
     expected = [("begin", [1], sampling, start), ("verified", [1, 2], 2), ("rejected", 4, 5), ("tap", tap)]
-    assert inner.told == expected
+    assert inner.told == [*expected, ("frames", 4)]
     assert (drafter.anchors, drafter.kept(), drafter.advance()) == ((3, 5), 2, True)
     before = time.perf_counter()
     assert drafter.draft([1, 2]) == Draft((7,), 0.5)

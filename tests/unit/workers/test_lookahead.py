@@ -130,3 +130,29 @@ def test_after_a_frame_whose_drafts_were_right_the_last_token_decides(
     lookahead.admit(wide)
     lookahead.sampled(wide, Sample(0, 0, 3, (7, token)))
     assert lookahead.admit(behind) == alive
+
+
+def test_a_request_may_begin_with_what_another_slot_holds_and_no_further(lookahead: Lookahead) -> None:
+    held = frame(0, 0, 0, 1, 2, 3, 4)
+    lookahead.hear(held)
+    assert lookahead.admit(held)
+    lookahead.hear(Open(1, 0, 9, Sampling(seed=0), 3, source=0))
+    follower = frame(1, 0, 3, sequence=1)
+    lookahead.hear(follower)
+    assert lookahead.admit(follower)
+    lookahead.hear(Open(2, 0, 9, Sampling(seed=0), 9, source=0))
+    beyond = frame(2, 0, 5, sequence=2)
+    lookahead.hear(beyond)
+    with pytest.raises(OutOfStep, match=r"holds positions 0\.\.3 only"):
+        lookahead.admit(beyond)
+
+
+def test_what_is_not_kept_is_not_held(lookahead: Lookahead) -> None:
+    held = frame(0, 0, 0, 1, 2, 3, 4)
+    lookahead.hear(held)
+    assert lookahead.admit(held)
+    lookahead.hear(Rollback(0, 1, kept=2))
+    late = frame(1, 1, 3)
+    lookahead.hear(late)
+    with pytest.raises(OutOfStep, match=r"holds positions 0\.\.1 only"):
+        lookahead.admit(late)

@@ -99,3 +99,12 @@ def test_neighbours_are_the_stages_on_the_same_device_of_the_same_host(tmp_path:
         ["stage 2"],
         ["stage 3"],
     ]
+
+
+def test_slots_that_share_positions_take_no_more_than_those() -> None:
+    shared, own = Need("stage 0", "cpu", 100, 10, slots=4, pool=50), Need("draft model", "cpu", 100, 10, slots=4)
+    assert (shared.total(30), own.total(30)) == (100 + 500, 100 + 4 * 300)
+    with pytest.raises(ConfigError, match="--max-model-len 1 or less"):
+        check_fits([shared, own], 30, 800)
+    with pytest.raises(ConfigError, match="fewer --max-total-tokens"):
+        check_fits([shared], 30, 400)

@@ -1,7 +1,7 @@
 """Which layer serves which packed weights on this machine.
 
-The choice depends on the kind of block and on what the processor can do, never on a measurement: another choice after
-a restart, or on another stage, would change the last bits of what is computed.
+The choice depends on how weights are packed and on what the processor can do, never on a measurement: another choice
+after a restart, or on another stage, would change the last bits of what is computed.
 """
 
 from collections.abc import Iterator
@@ -9,34 +9,37 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from workers.model.linear.channels import ChannelLinear
 from workers.model.linear.four_bit import ROWS_TOGETHER, FourBitLinear
-from workers.model.linear.groups import Groups, decode
-from workers.model.linear.whole import HalfLinear, UnpackingLinear, unpack
-from workers.shared.model_files.blocks import BITS, held_bytes
+from workers.model.linear.groups import Groups
+from workers.model.linear.layouts import Parts, column_order, read_groups, unpack
+from workers.model.linear.whole import HalfLinear, UnpackingLinear
+from workers.shared.packed.weight import Form, PackedWeight
 
-_CHUNK = 1 << 21  # weights unpacked at once
-
-
-def packed_linear(kind: str, packed: Tensor, columns: int, bias: Tensor | None) -> nn.Module:
-    """A linear layer on the CPU over GGUF blocks, bytes [rows, bytes a row], of a matrix with so many columns."""
-    rows = len(packed)
-    if _has_products() and kind in BITS:
-        return FourBitLinear(rows, columns, BITS[kind], bias).fill(_chunks(kind, packed, columns))
-    if _has_products():
-        return HalfLinear(unpack(kind, packed), bias)
-    return UnpackingLinear(kind, packed.clone(), bias)
+_CHUNK = 1 << 19  # weights unpacked at once
 
 
-def packed_linear_bytes(kind: str, rows: int, columns: int) -> int:
-    """What `packed_linear` holds in memory."""
-    return held_bytes(kind, rows, columns, products=_has_products())
+def packed_linear(weight: PackedWeight, parts: Parts, bias: Tensor | None) -> nn.Module:
+    """A linear layer on the CPU over packed weights, whose `parts` may be views of a file."""
+    match weight.form(products=has_products()):
+        case Form.PLANES:
+            order = column_order(parts) if weight.ordered else None
+            return FourBitLinear(weight, bias, order).fill(_chunks(weight, parts))
+        case Form.CHANNELS:
+            return ChannelLinear(*weight.shape, bias).fill(_chunks(weight, parts))
+        case Form.HALF:
+            return HalfLinear(unpack(weight, parts), bias)
+        case Form.UNPACKING:
+            return UnpackingLinear(weight, {name: part.clone() for name, part in parts.items()}, bias)
 
 
-def _has_products() -> bool:
+def has_products() -> bool:
+    """Whether this processor multiplies packed weights."""
     return torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
-def _chunks(kind: str, packed: Tensor, columns: int) -> Iterator[Groups]:
+def _chunks(weight: PackedWeight, parts: Parts) -> Iterator[Groups]:
+    rows, columns = weight.shape
     step = max(_CHUNK // columns // ROWS_TOGETHER, 1) * ROWS_TOGETHER
-    for start in range(0, len(packed), step):
-        yield decode(kind, packed[start : start + step])
+    for start in range(0, rows, step):
+        yield read_groups(weight, parts, start, min(start + step, rows))

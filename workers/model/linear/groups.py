@@ -5,21 +5,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from workers.shared.model_files.blocks import BLOCKS, GROUP
+from workers.shared.model_files.blocks import BLOCKS
 
 
 class Groups(NamedTuple):
     """Weights [rows, columns] as value * scale + offset."""
 
     values: Tensor  # uint8 [rows, columns], below 2**bits
-    scales: Tensor  # float32 [rows, columns / GROUP]
-    offsets: Tensor  # float32 [rows, columns / GROUP]
+    scales: Tensor  # float32 [rows, groups]
+    offsets: Tensor  # float32 [rows, groups]
 
     def dense(self) -> Tensor:
         """The weights themselves, float32 [rows, columns]."""
-        rows, columns = self.values.shape
-        grouped = self.values.view(rows, columns // GROUP, GROUP).float()
-        return (grouped * self.scales[..., None] + self.offsets[..., None]).view(rows, columns)
+        grouped = self.values.unflatten(1, (self.scales.shape[1], -1)).float()
+        dense: Tensor = grouped * self.scales[..., None] + self.offsets[..., None]
+        return dense.flatten(1)
+
+    def regrouped(self, size: int) -> "Groups":
+        """The same with groups of `size` columns, a divisor of theirs."""
+        repeats = self.values.shape[1] // self.scales.shape[1] // size
+        return Groups(self.values, *(t.repeat_interleave(repeats, 1) for t in (self.scales, self.offsets)))
 
 
 def decode(kind: str, packed: Tensor) -> Groups:

@@ -1,16 +1,13 @@
-"""Linear layers over GGUF blocks for which there is no packed product."""
+"""Linear layers over packed weights for which there is no packed product, and embeddings."""
 
 from typing import Any
 
 import torch
-from gguf import GGMLQuantizationType, dequantize
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-
-def unpack(kind: str, packed: Tensor) -> Tensor:
-    """float32 weights [rows, columns] of GGUF blocks, bytes [rows, bytes a row] on the CPU."""
-    return torch.from_numpy(dequantize(packed.numpy(), GGMLQuantizationType[kind]))
+from workers.model.linear.layouts import Parts, read_rows, unpack
+from workers.shared.packed.weight import PackedWeight
 
 
 class HalfLinear(nn.Module):
@@ -27,30 +24,33 @@ class HalfLinear(nn.Module):
 
 
 class UnpackingLinear(nn.Module):
-    """Keeps the blocks and unpacks them for every product: slow, and nothing is lost."""
+    """Keeps the weights as they are stored and unpacks them for every product: slow, and nothing is lost."""
 
-    def __init__(self, kind: str, packed: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: PackedWeight, parts: Parts, bias: Tensor | None) -> None:
         super().__init__()
-        self._kind = kind
-        self._packed = packed
+        self._weight = weight
+        self._parts = parts
         self._bias = bias
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., columns] to [..., rows of the weights], in the dtype of `rows`."""
-        return linear(rows, unpack(self._kind, self._packed).to(rows.dtype), self._bias)
+        return linear(rows, unpack(self._weight, self._parts).to(rows.dtype), self._bias)
 
 
 class PackedEmbedding(nn.Module):
-    """Keeps the blocks and unpacks the rows that are asked for."""
+    """Keeps the rows as they are stored and unpacks those that are asked for."""
 
-    def __init__(self, kind: str, packed: Tensor, dtype: torch.dtype, scale: float) -> None:
+    def __init__(self, weight: PackedWeight, parts: Parts, dtype: torch.dtype, scale: float) -> None:
         """`scale` is what the model multiplies its embeddings by."""
         super().__init__()
-        self._kind = kind
-        self._packed = packed
+        self._weight = weight
+        ((self._name, self._rows),) = parts.items()
         self._dtype = dtype
         self._scale = torch.tensor(scale).to(dtype)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Ids [1, T] to embeddings [1, T, hidden]."""
-        return unpack(self._kind, self._packed[tokens[0]]).to(self._dtype)[None] * self._scale
+        rows = self._rows[tokens[0]]
+        if self._weight.layout != "whole":  # which is rounded where it is the head, too, but not here
+            rows = read_rows(self._weight, {self._name: rows}, 0, len(rows))
+        return rows.to(self._dtype)[None] * self._scale

@@ -5,6 +5,7 @@ from typing import Any
 
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.families import FAMILIES, Family
+from workers.shared.packed.schemes import finder
 
 # Fields that change nothing that is computed here: about files, training, or how text is chosen when nobody says.
 _INFORMATIVE = frozenset({
@@ -160,9 +161,7 @@ def check_supported(config: Mapping[str, Any]) -> None:
     if kind not in FAMILIES:
         reason = _ENCODER_DECODER if config.get("is_encoder_decoder") else REFUSED.get(kind, "it is not tested yet")
         raise ConfigError(f"model_type {kind!r} is not supported: {reason}. Supported are {supported}")
-    packing = config.get("quantization_config")
-    if packing and packing.get("quant_method") not in FAMILIES[kind].packed_as:
-        raise ConfigError("config.json: quantization_config: quantised checkpoints are not supported; use the original")
+    finder(config)
     if config.get("use_bidirectional_attention"):
         raise ConfigError("config.json: use_bidirectional_attention: a token would need the ones that follow it")
     family = FAMILIES[kind]

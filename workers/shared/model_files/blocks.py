@@ -1,22 +1,18 @@
-"""Packed tensors of a prepared model folder: which there are, and how large; torch-free.
+"""GGUF blocks in a prepared model folder; torch-free.
 
 Such a tensor is stored as bytes, [rows, bytes a row], in the blocks that GGUF defines. `packed_tensors` in config.json
 names the kind of each.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.json_file import read_optional_json
-from workers.shared.model_files.tensor_sizes import TensorEntry, tensor_entries
 
 FIELD = "packed_tensors"
 GROUP = 32  # weights of a row that share scale and offset
 # Kinds of block that are such groups, and their bits a weight. (Q6_K is not: its groups are of 16.)
 BITS: Mapping[str, int] = {"Q4_0": 4, "Q4_1": 4, "Q4_K": 4, "Q5_0": 5, "Q5_1": 5, "Q5_K": 5, "Q8_0": 8}
-ROW_MULTIPLE = 16  # the four-bit product wants the number of rows to be a multiple of this
 
 
 class Block(NamedTuple):
@@ -54,29 +50,3 @@ def packed_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, int]:
     if columns % block.weights:
         raise ConfigError(f"{columns} columns cannot be cut into blocks of kind {kind}, {block.weights} weights each")
     return rows, columns // block.weights * block.nbytes
-
-
-def weight_entries(folder: Path) -> dict[str, TensorEntry]:
-    """Every tensor of a model folder by name, a packed one as the weights that it holds: kind as dtype, and shape."""
-    entries = tensor_entries(folder)
-    for name, kind in packed_kinds(read_optional_json(folder / "config.json")).items():
-        rows, row_bytes = entries[name].shape
-        columns = row_bytes // BLOCKS[kind].nbytes * BLOCKS[kind].weights
-        entries[name] = TensorEntry(kind, (rows, columns), entries[name].data_offsets)
-    return entries
-
-
-def held_bytes(kind: str, rows: int, columns: int, *, products: bool) -> int:
-    """What a linear layer over packed weights holds in memory, on a CPU with or without packed products."""
-    if not products:
-        _, row_bytes = packed_shape(kind, (rows, columns))
-        return rows * row_bytes
-    if kind not in BITS:
-        return rows * columns * 2
-    padded = rows + -rows % ROW_MULTIPLE
-    return planes_of(BITS[kind]) * padded * (columns // 2 + columns // GROUP * 4)
-
-
-def planes_of(bits: int) -> int:
-    """How many four-bit layers make up weights of `bits` bits."""
-    return 1 if bits <= 4 else 2

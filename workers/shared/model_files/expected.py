@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.blocks import FIELD, packed_kinds, packed_shape
+from workers.shared.model_files.blocks import FIELD, packed_kinds
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.families import family_of
 from workers.shared.model_files.json_file import read_json
@@ -19,6 +19,7 @@ from workers.shared.model_files.tensor_sizes import (
     tensor_entries,
     tensor_files,
 )
+from workers.shared.packed.inventory import read_inventory
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -84,17 +85,17 @@ def check_tensors(folder: Path) -> None:
     """Raises `ConfigError` naming a tensor that is missing, misshapen or not called for; of `KNOWN` families only."""
     check_extents(folder)
     config = read_json(folder / "config.json")
-    entries = tensor_entries(folder)
     files = tensor_files(folder)
     try:
         expected = expected_tensors(config)
     except KeyError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error} is missing") from error
     tied = config.get("tie_word_embeddings", family_of(config).tied)
-    for name, kind in packed_kinds(config).items():
+    weights = read_inventory(folder)
+    entries = weights.entries
+    for name in packed_kinds(config):
         if name not in expected:
             raise ConfigError(f"{folder / 'config.json'}: {FIELD}: there is no {name} in this model")
-        expected[name] = packed_shape(kind, expected[name])
     for name, shape in expected.items():
         if name not in entries:
             if name == HEAD and tied:
@@ -102,10 +103,12 @@ def check_tensors(folder: Path) -> None:
             raise ConfigError(f"{folder}: the checkpoint lacks {name}, which its config.json calls for")
         if entries[name].shape != shape:
             found = list(entries[name].shape)
-            raise ConfigError(f"{files[name]}: {name} is {found}, but config.json calls for {list(shape)}")
+            raise ConfigError(
+                f"{files[weights.stored(name)]}: {name} is {found}, but config.json calls for {list(shape)}"
+            )
     for name in entries:
         if name not in expected and not name.endswith(_IGNORED):
-            raise ConfigError(f"{files[name]}: {name} is a tensor that config.json does not call for")
+            raise ConfigError(f"{files[weights.stored(name)]}: {name} is a tensor that config.json does not call for")
 
 
 def _check_extent(name: str, entry: TensorEntry, path: Path, size: int) -> None:

@@ -146,24 +146,24 @@ def active_experts(config: Mapping[str, Any]) -> float:
     return active / counts[0] if counts and active else 1.0
 
 
-def layer_bytes(folder: Path) -> tuple[list[int], int]:
+def layer_bytes(folder: Path, sizes: Mapping[str, int] | None = None) -> tuple[list[int], int]:
     """Bytes that a token reads of each decoder layer, and of final norm and LM head together, as `balance` wants them.
 
-    Of experts those count which a token goes to. A model without `lm_head.weight` has its head tied to the embedding.
-    The embedding itself does not count: a token reads one row of it. Raises `ConfigError` where the tensors do not have
-    the names of a decoder-only model.
+    `sizes` are those of each weight in memory; by default those in the file count. Of experts those count which a
+    token goes to. A model without `lm_head.weight` has its head tied to the embedding. The embedding itself does not
+    count: a token reads one row of it. Raises `ConfigError` where the tensors do not have the names of a decoder-only
+    model.
     """
-    entries = tensor_entries(folder)
+    if sizes is None:
+        sizes = {name: entry.nbytes for name, entry in tensor_entries(folder).items()}
     active = active_experts(read_optional_json(folder / "config.json"))
-    sizes: dict[int, int] = {}
-    for name, entry in entries.items():
+    layers: dict[int, int] = {}
+    for name, size in sizes.items():
         if (layer := layer_of(name)) is not None:
-            read = int(entry.nbytes * active) if _EXPERTS.search(name) else entry.nbytes
-            sizes[layer] = sizes.get(layer, 0) + read
-    if not sizes or set(sizes) != set(range(len(sizes))):
+            layers[layer] = layers.get(layer, 0) + (int(size * active) if _EXPERTS.search(name) else size)
+    if not layers or set(layers) != set(range(len(layers))):
         raise ConfigError(f"{folder}: no consecutive model.layers.N tensors; this is not a decoder-only checkpoint")
-    head = entries.get(HEAD) or entries.get(EMBEDDING)
-    if head is None:
+    head = HEAD if HEAD in sizes else EMBEDDING
+    if head not in sizes:
         raise ConfigError(f"{folder}: neither {HEAD} nor {EMBEDDING} is in the checkpoint")
-    norm = entries.get(FINAL_NORM)
-    return [sizes[layer] for layer in range(len(sizes))], head.nbytes + (norm.nbytes if norm else 0)
+    return [layers[layer] for layer in range(len(layers))], sizes[head] + sizes.get(FINAL_NORM, 0)

@@ -188,6 +188,8 @@ def flags(struct: msgspec.Struct) -> list[str]:
 
 def describe(info: inspect.Type) -> str:
     """What a type accepts, in words."""
+    if isinstance(info, inspect.UnionType):
+        return ", or ".join(map(describe, info.types))
     if isinstance(info, inspect.BoolType):
         return "true or false"
     if isinstance(info, inspect.LiteralType):
@@ -239,6 +241,8 @@ def _without_none(info: inspect.Type) -> inspect.Type:
             kinds = [_without_none(kind) for kind in info.types if not isinstance(kind, inspect.NoneType)]
             if len(kinds) > 1 and all(isinstance(kind, inspect.LiteralType) for kind in kinds):
                 return inspect.LiteralType(tuple(value for kind in kinds for value in kind.values))  # type: ignore[attr-defined]
+            if len(kinds) > 1:
+                return inspect.UnionType(tuple(kinds))
             info = kinds[0]
         else:
             return info

@@ -10,10 +10,12 @@ from msgspec import Struct
 from workers.shared.drafters import DrafterName
 from workers.shared.emulation import REHEARSAL, Emulation
 from workers.shared.options.declared import AtLeastOne, NotNegative, Seconds, Share, about, within
+from workers.shared.packed.rounding import GroupSize, QuantizationName, Rounding
 
 PIPELINE, SPECULATION = "Pipeline", "Speculation"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+KvDtype = Literal["auto", "fp8_e4m3"]
 TransportName = Literal["unix", "zmq", "gloo", "nccl", "inprocess"]
 
 DEFAULT_STAGES = 2
@@ -102,6 +104,18 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             PIPELINE, "Prompt tokens that move through the pipeline together; whole chunks are reused by later prompts"
         ),
     ] = 128
+    quantization: Annotated[
+        QuantizationName | None,
+        about(
+            PIPELINE,
+            "Round linear layers when they are loaded, on CPUs: int8 (one scale a row) or int4 (groups; the head keeps "
+            "8 bits). Weights that the files hold packed stay as they are",
+            default="as the files have them",
+        ),
+    ] = None
+    quantization_group_size: Annotated[
+        GroupSize, about(PIPELINE, "Columns with one scale in int4, or the next fewer that divide a matrix")
+    ] = 64
     max_num_seqs: Annotated[
         AtLeastOne,
         about(
@@ -111,6 +125,22 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             was="sequences",
         ),
     ] = 4
+    max_total_tokens: Annotated[
+        NotNegative,
+        about(
+            PIPELINE,
+            "On CPUs: positions for which all KV slots together have memory. A request starts once its prompt and "
+            "max_tokens have room. 0: for max-model-len positions in every slot",
+        ),
+    ] = 0
+    kv_cache_dtype: Annotated[
+        KvDtype,
+        about(
+            PIPELINE,
+            "Keys and values of the stages: auto is --dtype; fp8_e4m3 has eight bits, rounded by 1/16 and cut off at "
+            "448: another text, but the same for every drafter and load",
+        ),
+    ] = "auto"
     prefill_share: Annotated[
         Share,
         about(
@@ -120,6 +150,23 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         ),
     ] = 0.5
     delta: Annotated[NotNegative, about(SPECULATION, "Frames in flight beyond one a stage")] = 0
+    tokens_per_frame: Annotated[
+        Literal["auto"] | AtLeastOne,
+        about(
+            SPECULATION,
+            "Tokens that move through the pipeline together, in every stage at once. Several pay where so many drafts "
+            "take less time than a stage, and lift the limit of n times the speed with n stages; text may then differ "
+            "from plain decoding where two tokens are nearly tied. auto: as many, up to 8, as are fastest for the "
+            "request",
+        ),
+    ] = 1
+    exact: Annotated[
+        bool,
+        about(
+            SPECULATION,
+            "Promise the last bit of plain decoding: one token a frame, and nothing that has kernels see several",
+        ),
+    ] = False
     stall_timeout: Annotated[
         Seconds, about(PIPELINE, "Seconds without an answer after which a stage that serves is taken for hung")
     ] = 20.0
@@ -131,6 +178,11 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         about(REHEARSAL, "Stages compute nothing, to measure the rest of a cycle; the text then means nothing"),
     ] = False
     emulate: Annotated[Emulation, within("emulate_")] = Emulation()
+
+
+def rounding_of(engine: EngineFields) -> Rounding | None:
+    """How weights are rounded when they are loaded."""
+    return None if engine.quantization is None else Rounding(engine.quantization, engine.quantization_group_size)
 
 
 class EngineOptions(EngineFields, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,0 +1,151 @@
+"""The engine against a pipeline without a model: whatever the width of frames, the tokens of plain decoding."""
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from speculation.decisions.controller import Controller
+from speculation.decisions.estimates import Choice
+from speculation.decisions.policy import choose_policy
+from speculation.drafters.guarded import GuardedDrafter
+from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
+from speculation.engine import Engine
+from tests.small_model import write_model_folder
+from tests.unit.speculation.pipeline_sim import VOCABULARY, plain, target
+from workers.decisions.lookahead import Lookahead
+from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
+from workers.shared.messages import (
+    Frame,
+    FromEngine,
+    FromStage,
+    Generate,
+    Open,
+    Ping,
+    Pong,
+    Ready,
+    Rollback,
+    Sample,
+    Sampling,
+    StageTimings,
+    ToEngine,
+    Tokens,
+    ToStage,
+)
+
+PROMPT = [1, 2, 3, 4, 5]
+NEW = 60
+
+
+class InstantPipeline:
+    """Stands for rank 0's channels and all that is behind them. A frame leaves when rank 0 has nothing to do."""
+
+    announce_ns = 0
+    dropped = 0
+
+    def __init__(self, stages: int, requests: Sequence[Generate], seed: int) -> None:
+        self.frames: list[Frame] = []
+        self.told: dict[str, list[int]] = {request.id: [] for request in requests}
+        self.open = set(self.told)
+        self._stages = stages
+        self._rng = random.Random(seed)
+        self._requests = deque(requests)
+        self._results: deque[FromStage] = deque()
+        self._waiting: deque[Frame] = deque()
+        self._lookahead = Lookahead("the last stage")
+        self._held: dict[int, list[int]] = {}
+        self._prompt_tokens: dict[int, int] = {}
+
+    def ready(self, fingerprint: dict[str, str]) -> None:
+        self._results += [Ready(stage, 1, 0, 0, 0.0, fingerprint) for stage in range(self._stages)]
+
+    def wait(self, seconds: float) -> None:
+        if self._waiting and (seconds > 0 or self._rng.random() < 0.1):
+            self._compute(self._waiting.popleft())
+
+    def result(self) -> FromStage | None:
+        return self._results.popleft() if self._results else None
+
+    def request(self) -> tuple[bytes, ToEngine] | None:
+        return (b"client", self._requests.popleft()) if self._requests else None
+
+    def announce(self, messages: Sequence[ToStage]) -> None:
+        for message in messages:
+            if isinstance(message, Ping):
+                self._results += [Pong(message.number, stage, StageTimings()) for stage in range(self._stages)]
+            elif isinstance(message, Frame | Open | Rollback):
+                self._lookahead.hear(message)
+                if isinstance(message, Open):
+                    self._prompt_tokens[message.sequence] = message.prompt_tokens
+                if isinstance(message, Frame):
+                    self.frames.append(message)
+                    self._waiting.append(message)
+
+    def answer(self, client: bytes, message: FromEngine) -> None:
+        if isinstance(message, Tokens):
+            self.told[message.id] += message.tokens
+            if message.finish is not None:
+                self.open.discard(message.id)
+
+    def vanished(self) -> set[bytes]:
+        return set()
+
+    def departed(self) -> list[int]:
+        return []
+
+    def dismiss(self) -> None:
+        pass
+
+    def _compute(self, frame: Frame) -> None:
+        assert self._lookahead.pop() == frame
+        if not self._lookahead.admit(frame):
+            return
+        held = self._held.setdefault(frame.sequence, [])
+        held[frame.position :] = frame.tokens
+        sample = Sample(frame.sequence, frame.epoch, frame.end)
+        if frame.wants_sample:
+            first = max(frame.position + 1, self._prompt_tokens[frame.sequence])
+            tokens = [target(held[:first])]
+            while first + len(tokens) <= frame.end and tokens[-1] == held[first + len(tokens) - 1]:
+                tokens.append(target(held[: first + len(tokens)]))
+            sample = Sample(frame.sequence, frame.epoch, first, tuple(tokens))
+            self._lookahead.sampled(frame, sample)
+        self._results.append(sample)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, "auto"])
+@pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("requests", [1, 4])
+def test_tokens_are_those_of_plain_decoding(tmp_path: Path, width: int | str, wrong: float, requests: int) -> None:
+    stages, text = 3, plain(PROMPT, NEW)
+    ends = Endpoints("ipc:///bus", "ipc:///results", ("ipc:///0",) * stages, ("ipc:///d",) * stages)
+    (write_model_folder(tmp_path) / "config.json").write_text('{"model_type": "llama", "vocab_size": 400}')
+    config = EngineConfig(
+        str(tmp_path),
+        (2, 1, 1),
+        ends,
+        128,
+        tokens_per_frame=width,  # type: ignore[arg-type]
+        hollow_stages=True,
+        drafter=DrafterConfig("scripted", always=True, scripted_acceptance=0.5),
+        max_num_seqs=2,
+        stall_timeout=2.0,
+    )
+    asked = [Generate(f"request {number}", PROMPT, NEW, Sampling(seed=0)) for number in range(requests)]
+    pipeline = InstantPipeline(stages, asked, seed=5)
+    script = Script([Recording(PROMPT + text, wrong_probability=wrong)])
+    drafters = [GuardedDrafter(ScriptedDrafter(script, VOCABULARY)) for _ in range(2)]
+    controller = Controller(stages, [Choice("scripted", prior=0.7)])
+    engine = Engine(config, 400, choose_policy(config), drafters, pipeline, controller)  # type: ignore[arg-type]
+    pipeline.ready(engine._info.fingerprint)
+    engine._group.await_ready(engine._info.fingerprint, lambda: False)
+    engine._serve_while(lambda: bool(pipeline.open))
+    assert list(pipeline.told.values()) == [text] * requests
+    widest = max(len(frame.tokens) for frame in pipeline.frames if frame.position >= len(PROMPT))
+    if width == "auto":
+        assert widest <= config.widest
+        assert widest > 1 or wrong > 0 or requests > 1
+    else:
+        assert widest == width or wrong == 1.0
