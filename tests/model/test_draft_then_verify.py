@@ -18,6 +18,7 @@ from tests.harness import LocalEngine, Result, local_engine
 from tests.model.identity import Logits, RecordingSampler, drafters, one_thread, recorded_logits
 from tests.model.test_grammar_pipeline import GRAMMAR
 from tests.model.test_pipeline import EVERYTHING, NEW, PROMPT
+from workers.sampling.history import History
 from workers.sampling.sampler import Sampler
 from workers.shared.grammar import Grammars
 from workers.shared.messages import Sampling
@@ -70,7 +71,8 @@ def differs(
         bound = near * float(logits.abs().max())
         assert (other[1][position] - logits).abs().max() <= bound, position
         if token != expected:
-            shaped = sampler.shape(logits, sampling, prompt, plain[0].tokens[:place])
+            history = History(len(prompt), sampling, [*prompt, *plain[0].tokens[:place]])
+            shaped = sampler.shape(logits, sampling, history)
             scores = sampler.perturb(shaped, sampling, position)
             assert scores[expected] - scores[token] <= 2 * bound, position
             return True
