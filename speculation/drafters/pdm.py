@@ -78,16 +78,17 @@ class PdmDrafter(Drafter):
         self._keep(position)
 
     def tap(self, tap: Tap) -> None:
-        """Stores hidden states unless they are of a dead frame, or come behind others that were not sent."""
-        if self._deaf or not self._is_alive(tap):
+        """Stores hidden states but those of dead drafts, and those that come behind others that were not sent."""
+        stands = self._stands(tap)
+        if self._deaf or tap.position >= stands:
             return
         buffer, source = self._buffer, self._sources[tap.stage]
         if tap.position > source.filled:
             return  # what came before it has been missed, so the rest is of no use either
         shape = (-1, len(source.columns), buffer.shape[-1])
         states = torch.frombuffer(bytearray(tap.data), dtype=getattr(torch, tap.dtype)).view(shape)
-        end = tap.position + len(states)
-        buffer[tap.position : end, source.columns] = states.to(buffer)
+        end = min(tap.position + len(states), stands)
+        buffer[tap.position : end, source.columns] = states[: end - tap.position].to(buffer)
         source.filled = end
 
     def verified(self, tokens: Sequence[int], count: int) -> None:
@@ -137,16 +138,14 @@ class PdmDrafter(Drafter):
         for stage, filled in source._sources.items():
             self._sources[stage].filled = filled.filled
 
-    def _is_alive(self, tap: Tap) -> bool:
-        """A frame is dead if a later epoch began at or before it; of frames of earlier requests, that is all."""
-        if tap.epoch < self._origins[0][0]:
-            return False
+    def _stands(self, tap: Tap) -> int:
+        """Position from which a frame is dead: where a later epoch began, and 0 for what is of earlier requests."""
+        stands = len(self._buffer)
         for epoch, position in reversed(self._origins):  # taps are late by an epoch or two, seldom more
             if epoch <= tap.epoch:
-                break
-            if tap.position >= position:
-                return False
-        return True
+                return stands
+            stands = min(stands, position)
+        return 0
 
     def _origin(self) -> int:
         """First position of the epoch, for the rows' depths: the prompt's own frames are finished."""
