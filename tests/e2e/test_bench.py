@@ -127,7 +127,7 @@ def test_emulated_rehearsals_are_marked(prompts: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (row,) = results(tmp_path)["rows"]
     assert row["rehearsal"]
-    assert row["emulated"] == {"stage_ms": 4, "head_ms": 1, "draft_ms": 2, "link_ms": 1}
+    assert row["emulated"] == {"stage_ms": 4, "head_ms": 1, "draft_ms": 2, "row_cost": [], "link_ms": 1}
     assert row["draft_ms"] >= 2
     assert row["acceptance"] == 1
     assert row["tokens_per_cycle"] == pytest.approx(39 / 41)  # the first token fills the pipeline
@@ -172,7 +172,7 @@ def test_simulate_answers_whether_it_would_help() -> None:
     assert "yes: " in done.stdout
     own = finish("simulate", "--stage-ms", "5,5,5,5,5,5,5,5", "--acceptance", "1")
     assert "| none |  | 25.0 |" in own.stdout
-    assert "| pipelined | 1 | 199" in own.stdout
+    assert "| pipelined, m=1 | 1 | 199" in own.stdout
 
 
 def test_streams_side_by_side_are_a_table_of_their_own(prompts: Path, tmp_path: Path) -> None:
