@@ -20,6 +20,8 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 STAGES = 3
 _PERIOD = 8.0  # seconds of a crowd, then of one user
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
