@@ -152,9 +152,14 @@ class Engine:
             self._forget(client)
 
     def _awaited(self) -> int | None:
-        """The oldest frame that is alive, -1 where a request runs without any, None if no request runs."""
+        """The oldest frame that is alive; where requests run without any, a negative number; None if none runs.
+
+        It changes with every verified token: a look may always fall between a sample and the drafts that follow.
+        """
+        if not self._running:
+            return None
         oldest = [stream.schedule.oldest for stream in self._running if stream.schedule.in_flight]
-        return min(oldest, default=-1 if self._running else None)
+        return min(oldest, default=-1 - sum(stream.schedule.verified for stream in self._running))
 
     # --- from the stages ---
 

@@ -79,7 +79,7 @@ class Overdue:
         self._waited = 0.0
 
     def look(self, now: float, awaited: int | None, limit: float) -> None:
-        """`awaited`: the oldest frame in flight, by number; -1 where a request runs without any; None if none runs.
+        """`awaited`: the oldest frame in flight, by number; negative where requests run without any; None if none runs.
 
         Raises `PeerLost` where it has been the same for more than `limit` seconds.
         """

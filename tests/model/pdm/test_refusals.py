@@ -150,7 +150,7 @@ class TestTrainingInput:
 
     def test_a_damaged_data_file_is_named_with_its_line(self, tmp_path: Path) -> None:
         path = tmp_path / "answers.jsonl.gz"
-        path.write_bytes(gzip.compress(msgspec.json.encode(Record("q", "a", mtime=0)) + b"\n")[:-6])
+        path.write_bytes(gzip.compress(msgspec.json.encode(Record("q", "a")) + b"\n", mtime=0)[:-6])
         with pytest.raises(ConfigError, match=r"answers.jsonl.gz, after line"):
             list(read_records(path))
         path.write_bytes(b"no gzip at all")
