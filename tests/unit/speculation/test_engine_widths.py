@@ -145,7 +145,6 @@ def test_tokens_are_those_of_plain_decoding(tmp_path: Path, width: int | str, wr
     assert list(pipeline.told.values()) == [text] * requests
     widest = max(len(frame.tokens) for frame in pipeline.frames if frame.position >= len(PROMPT))
     if width == "auto":
-        assert widest <= config.widest
-        assert widest > 1 or wrong > 0 or requests > 1
+        assert widest <= config.widest  # whether wider ones pay is a matter of times, this machine's
     else:
         assert widest == width or wrong == 1.0
