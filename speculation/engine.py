@@ -127,7 +127,7 @@ class Engine:
             if self._stopping:
                 return
             run.ended(stream.schedule.tokens, self._stats.draft_seconds)
-            if self._queue:
+            if self._queue.waiting():
                 calibration.hurry()
         self._calibrating = False
         self._stats = StatsRecorder()
