@@ -1,6 +1,5 @@
 """A split by what was measured on this machine's devices, by a process of its own because that needs torch."""
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from server.launcher.resolve import ModelSize
 from workers.decisions.split import DeviceTimes, MeasuredSplit, balance_by_time
 from workers.shared.config import EngineConfig, save_config
 from workers.shared.errors import ConfigError
-from workers.shared.lifecycle import PARENT_VARIABLE
+from workers.shared.lifecycle import parent_variable
 from workers.shared.options.engine import EngineOptions
 
 
@@ -39,7 +38,7 @@ def _measure(config: EngineConfig) -> dict[str, DeviceTimes]:
         done = subprocess.run(
             [sys.executable, "-m", "workers.stage.measure", "--config", str(path)],
             stdout=subprocess.PIPE,
-            env=os.environ | {PARENT_VARIABLE: str(os.getpid()), "OMP_NUM_THREADS": str(config.threads)},
+            env=parent_variable() | {"OMP_NUM_THREADS": str(config.threads)},
             check=False,
         )
     if done.returncode != 0:

