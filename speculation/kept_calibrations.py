@@ -74,12 +74,14 @@ def _file(key: str) -> Path:
 def _key(config: EngineConfig) -> str:
     settings = msgspec.to_builtins(config)
     del settings["endpoints"]
-    return msgspec.json.encode([_FORMAT, platform.node(), _processor(), available_cores(), settings]).decode()
+    return msgspec.json.encode([_FORMAT, platform.node(), processor_name(), available_cores(), settings]).decode()
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """As the system calls it; where it does not, the kind."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

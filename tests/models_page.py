@@ -6,7 +6,8 @@ from workers.prepare.gguf.configuration import MODEL_TYPES
 from workers.shared.model_files.architectures import REFUSED
 from workers.shared.model_files.blocks import BITS, BLOCKS
 from workers.shared.model_files.expected import KNOWN as EVERY_FRAME
-from workers.shared.model_files.families import EXPERT_FIELDS, FAMILIES, Family
+from workers.shared.model_files.families import FAMILIES, Family
+from workers.shared.model_files.tensor_sizes import EXPERT_COUNTS
 
 _HEAD = """\
 # Models
@@ -164,7 +165,7 @@ _TESTED = {True: "every length", False: "one length"}
 
 def _layers(family: Family) -> str:
     parts = ["attention"] if family.mixer is None else [family.mixer.replace("_", " "), "attention"]
-    return ", ".join([*parts, "experts"] if family.fields & EXPERT_FIELDS else parts)
+    return ", ".join([*parts, "experts"] if family.fields.intersection(EXPERT_COUNTS) else parts)
 
 
 def _lines(rows: list[str]) -> list[str]:

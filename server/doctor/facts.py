@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import resource
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ import psutil
 from server.launcher.own_server import check_port_is_free
 from server.metrics.nvml import Device, DeviceReader
 from workers.shared.errors import ConfigError
-from workers.shared.memory import available_host_bytes
+from workers.shared.time_slices import available_cores
 
 PACKAGES = ("torch", "transformers", "safetensors", "gguf", "nvidia-ml-py", "opentelemetry-sdk", "matplotlib")
 _TORCH_SECONDS = 180
@@ -65,6 +64,7 @@ def gather(port: int) -> Facts:
     """Looks at this machine; some seconds, for torch takes as long to be imported."""
     reader = DeviceReader.open()
     cache = Path(os.environ.get("ECHELON_CACHE") or "~/.cache/echelon").expanduser().absolute()
+    memory = psutil.virtual_memory()  # by itself: the checks of memory need packages that may be what is missing
     packages = {name: _version(name) for name in PACKAGES}
     return Facts(
         python=(sys.version_info.major, sys.version_info.minor),
@@ -72,10 +72,10 @@ def gather(port: int) -> Facts:
         torch=Torch() if packages["torch"] is None else _torch(),
         driver=reader.driver,
         devices=reader.read(),
-        cores=_cores(),
+        cores=available_cores(),
         load=os.getloadavg()[0],
-        memory=psutil.virtual_memory().total,
-        memory_free=available_host_bytes(),
+        memory=memory.total,
+        memory_free=memory.available,
         cache=str(cache),
         cache_free=_free(cache),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -101,12 +101,6 @@ def _torch() -> Torch:
         return Torch(trouble=(error.stderr.strip().splitlines() or ["it says nothing"])[-1])
     except subprocess.TimeoutExpired:
         return Torch(trouble=f"it could not be imported within {_TORCH_SECONDS} s")
-
-
-def _cores() -> int:
-    if platform.system() == "Linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _free(folder: Path) -> int | None:

@@ -13,6 +13,7 @@ import zmq
 
 from server.hosts.model_files import ModelFiles, SharedModel
 from server.hosts.roster import Roster, Seating, stages_of
+from workers.decisions.reminder import Reminder
 from workers.shared.bus import Intake, encode, open_socket
 from workers.shared.config import EngineConfig
 from workers.shared.endpoints import TCP
@@ -21,6 +22,7 @@ from workers.shared.fingerprint import disagreement, package_version
 from workers.shared.hosts.group_key import GroupContext
 from workers.shared.hosts.link_proof import Listening
 from workers.shared.hosts.messages import (
+    PATIENCE,
     Alive,
     Fetch,
     FromHost,
@@ -40,7 +42,6 @@ from workers.shared.hosts.messages import (
 )
 from workers.shared.processes.logs import tell
 
-_PATIENCE = 15.0  # seconds of silence after which a host counts as gone
 _LOOK_MS = 50
 _MOMENT = 0.3  # seconds in which those that have gone are noticed
 _WAIT = 0.1  # seconds between two looks of the launcher
@@ -69,7 +70,7 @@ class Lobby:
             raise ConfigError(f"--gather-at {address}: {error.strerror}") from error
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # what cannot be delivered is an error
         self._lock = threading.RLock()
-        self._roster = Roster(_PATIENCE)
+        self._roster = Roster(PATIENCE)
         self._round = 0
         self._prepared: dict[bytes, Mapping[str, str]] = {}
         self._proved: dict[bytes, tuple[LinkReport, ...]] = {}
@@ -133,13 +134,13 @@ class Lobby:
             self._outbox.put((member, work))
 
     def _await_seating(self, stages: int) -> Seating:
-        word = _Word()
+        reminder = Reminder(_FIRST_WORD, time.monotonic())
         while True:
             with self._lock:
                 seating, seats = self._roster.seating(stages), self._roster.seats()
             if seating is not None:
                 return seating
-            if word.due():
+            if reminder.due(time.monotonic()):
                 tell(f"echelon: waiting for hosts to join: {seats} of {stages} stages have a seat")
             time.sleep(_WAIT)
 
@@ -170,7 +171,7 @@ class Lobby:
 
     def _await(self, seating: Seating, answers: Mapping[bytes, object], what: str) -> str | None:
         """None once every host has answered; else why that will not be."""
-        word = _Word()
+        reminder = Reminder(_FIRST_WORD, time.monotonic())
         hosts = {place.member: place.address for place in seating}
         while True:
             with self._lock:
@@ -178,7 +179,7 @@ class Lobby:
                 trouble = "; ".join(self._trouble)
             if trouble or not missing:
                 return trouble or None
-            if word.due():
+            if reminder.due(time.monotonic()):
                 tell(f"echelon: waiting for {', '.join(missing)} {what}")
             time.sleep(_WAIT)
 
@@ -268,27 +269,11 @@ class Lobby:
     def _look_at_silence(self) -> None:
         with self._lock:
             for member in self._roster.silent(time.monotonic()):
-                self._lose(member, f"has said nothing for {_PATIENCE:g} s and counts as gone")
+                self._lose(member, f"has said nothing for {PATIENCE:g} s and counts as gone")
 
     def _note(self, member: bytes, trouble: str) -> None:
         if stages_of(self._seating, member):  # what befalls a host in reserve is no trouble
             self._trouble.append(trouble)
-
-
-class _Word:
-    """When waiting is to be explained: later each time."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + _FIRST_WORD
-        self._pause = _FIRST_WORD
-
-    def due(self) -> bool:
-        """Whether it is now."""
-        if time.monotonic() < self._next:
-            return False
-        self._pause *= 2
-        self._next = time.monotonic() + self._pause
-        return True
 
 
 def _described(report: LinkReport) -> str:

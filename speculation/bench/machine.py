@@ -1,13 +1,12 @@
 """What the numbers were measured on."""
 
 import os
-import platform
 import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from speculation.bench.analysis.report import Provenance
+from speculation.kept_calibrations import processor_name
 from speculation.training.provenance import command_line, git_commit, package_versions, python_version
 
 
@@ -19,20 +18,12 @@ def provenance(arguments: Sequence[str]) -> Provenance:
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         python=python_version(),
         versions=package_versions(),
-        cpu=_cpu(),
+        cpu=processor_name(),
         cores=os.cpu_count() or 0,
         memory_gib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30,
         gpus=_gpus(),
         load=os.getloadavg()[0],
     )
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return platform.machine()
 
 
 def _gpus() -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from workers.decisions.reminder import Reminder
 from workers.shared.errors import PeerLost
 
 _FIRST = 8.0  # seconds after which missing stages are named, then after twice as long each time
@@ -17,8 +18,7 @@ class RollCall:
         self._addresses = addresses
         self._limit = limit
         self._began = now
-        self._next = now + _FIRST
-        self._pause = _FIRST
+        self._reminder = Reminder(_FIRST, now, _LONGEST)
 
     def look(self, now: float) -> str | None:
         """What to tell the operator at `now`, if anything; raises `PeerLost` once the limit has passed."""
@@ -27,10 +27,8 @@ class RollCall:
         waited = now - self._began
         if waited > self._limit:
             raise PeerLost(f"{self._who()} after --ready-timeout {self._limit:g} s")
-        if now < self._next:
+        if not self._reminder.due(now):
             return None
-        self._pause = min(2 * self._pause, _LONGEST)
-        self._next = now + self._pause
         return f"{self._who()} after {waited:.0f} s of --ready-timeout {self._limit:g}"
 
     def _who(self) -> str:

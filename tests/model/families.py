@@ -4,24 +4,11 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 
+from tests.model.conftest import SIZES as ALL_SIZES
 from workers.shared.model_files.families import FAMILIES
 
 LAYERS = 4
-VOCABULARY = 199
-
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.3,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+SIZES: dict[str, Any] = ALL_SIZES | {"num_hidden_layers": LAYERS}
 _WINDOWS = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2)}
 _PARTIAL = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}
 _GRANITE = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.model.conftest import CONFIGS, write_model
-from tests.model.families import VOCABULARY, family_configs, untested
+from tests.model.conftest import CONFIGS, VOCABULARY, write_model
+from tests.model.families import family_configs, untested
 from tests.model.pipeline import Pipeline
 from workers.prepare.prepare import check_weights
 from workers.shared.model_files.architectures import check_supported

@@ -13,8 +13,8 @@ from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, local_engine
-from tests.model.conftest import write_model
-from tests.model.families import VOCABULARY, family_configs
+from tests.model.conftest import VOCABULARY, write_model
+from tests.model.families import family_configs
 from tests.model.identity import RecordingSampler, one_thread, recorded_logits
 from tests.model.pipeline import Pipeline
 from workers.model.shard import Shard

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from tests.model.conftest import CONFIGS, write_model
-from tests.model.families import SIZES, VOCABULARY, family_configs
+from tests.model.conftest import CONFIGS, VOCABULARY, write_model
+from tests.model.families import SIZES, family_configs
 from tests.model.pipeline import Pipeline
 from workers.model.reference import load_reference
 from workers.prepare.prepare import check_folder

@@ -23,6 +23,7 @@ from workers.shared.errors import ConfigError
 from workers.shared.fingerprint import engine_fingerprint
 from workers.shared.hosts.link_proof import Listening, links_of, listening_addresses, prove
 from workers.shared.hosts.messages import (
+    PATIENCE,
     Alive,
     Fetch,
     FromHost,
@@ -44,8 +45,7 @@ from workers.shared.lifecycle import parent_variable
 from workers.shared.processes.children import Group, spawn
 from workers.shared.processes.logs import tell
 
-ALIVE_SECONDS = 1.0
-PATIENCE = 15.0  # seconds of silence after which the other side counts as gone
+_ALIVE_SECONDS = 1.0
 _LOOK_MS = 200
 _FIRST_WORD = 5.0  # seconds without an answer after which one is told, then after twice as long each time
 _GRACE = 3.0  # seconds for stages to leave in
@@ -94,7 +94,7 @@ class Agent:
     def _turn(self) -> None:
         now = time.monotonic()
         if now >= self._next_alive:
-            self._next_alive = now + ALIVE_SECONDS
+            self._next_alive = now + _ALIVE_SECONDS
             self._send(Alive() if self._known else self._join)
         if self._socket.poll(_LOOK_MS):
             while (message := self._receive()) is not None:

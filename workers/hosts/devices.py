@@ -7,10 +7,10 @@ import sys
 import time
 
 import msgspec
-import psutil
 import torch
 
 from workers.shared.hosts.messages import Seat
+from workers.shared.memory import available_host_bytes
 
 _BYTES = 256 << 20  # of a matrix that no cache holds
 _COLUMNS = 4096
@@ -20,7 +20,7 @@ _TIMES = 3
 def describe(device: str, *, measure: bool) -> Seat:
     """Free memory of a device and, where asked for, bytes a second of weights in products of matrix and vector."""
     chosen = torch.device(device)
-    memory = torch.cuda.mem_get_info(chosen)[0] if chosen.type == "cuda" else psutil.virtual_memory().available
+    memory = torch.cuda.mem_get_info(chosen)[0] if chosen.type == "cuda" else available_host_bytes()
     speed = _measure(chosen, min(_BYTES, memory // 4)) if measure else 0.0
     return Seat(device, int(memory), speed)
 

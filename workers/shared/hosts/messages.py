@@ -8,6 +8,8 @@ import msgspec
 from workers.shared.config import EngineConfig
 from workers.shared.frames import Natural
 
+PATIENCE = 15.0  # seconds of silence after which either side counts as gone
+
 
 class Seat(msgspec.Struct, frozen=True):
     """Room for one stage."""

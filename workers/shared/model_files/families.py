@@ -247,8 +247,6 @@ FAMILIES: Mapping[str, Family] = {
     "starcoder2": Family(_COMMON | {"norm_epsilon", "sliding_window", "use_bias"}, "0.2", tied=True),
 }  # fmt: skip
 
-EXPERT_FIELDS = frozenset({"num_experts", "num_local_experts", "n_routed_experts"})  # any of them says how many
-
 
 def family_of(config: Mapping[str, Any]) -> Family:
     """The row of a supported config.json."""

@@ -40,6 +40,7 @@ _PREFIXES = (
 )
 _TEXT = tuple(prefix for prefix, _ in _PREFIXES if "language_model" in prefix)
 _EXPERTS = re.compile(r"\.experts\.|\.block_sparse_moe\.(input|output)_linear\.")
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # any of them says how many there are
 _ACTIVE = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_k")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _LENGTH = struct.Struct("<Q")
@@ -141,7 +142,7 @@ def layer_of(name: str) -> int | None:
 
 def active_experts(config: Mapping[str, Any]) -> float:
     """The share of its experts that a token goes to; 1 for a model without any."""
-    counts = [config[name] for name in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(name)]
+    counts = [config[name] for name in EXPERT_COUNTS if config.get(name)]
     active = next((config[name] for name in _ACTIVE if config.get(name)), None)
     return active / counts[0] if counts and active else 1.0
 
