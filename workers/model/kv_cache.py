@@ -56,6 +56,7 @@ class KVSlice:
     ) -> None:
         """Makes room for the layers with these global indices."""
         self.max_len = max_len
+        self.sequences = sequences
         self._buffers = [
             {
                 layer: tuple(
