@@ -33,7 +33,7 @@ class CudaGraphs:
         """`lock` is one for all that record in this process: a graph may only be recorded while no other one is."""
         self._device = device
         self._lock = lock
-        self._pool: tuple[int, int] | None = None
+        self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, work: Work) -> Work:
         """See `Recorder`. Raises `RuntimeError` where the device cannot record what `work` does."""
@@ -48,7 +48,6 @@ class CudaGraphs:
             # Other threads, with other stages, go on allocating and copying meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 work()
-            self._pool = graph.pool()
         return graph.replay
 
 

@@ -269,6 +269,8 @@ class Shard:
 
     def embed(self, ids: Tensor) -> Tensor:
         """Hidden states [1, T, hidden_size] of token ids [1, T]; first stage only."""
+        if self._embedding is None:
+            raise OutOfStep("only the first stage has an embedding")
         hidden: Tensor = self._embedding(ids)
         return hidden if self._scales.embeddings == 1.0 else hidden * self._scales.embeddings
 
