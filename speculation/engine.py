@@ -193,6 +193,7 @@ class Engine:
         full = sum(len(running.schedule.in_flight) for running in self._running) >= self._config.stages
         number, cycles = schedule.oldest, schedule.counts.cycles
         step = schedule.sample(sample)
+        stream.refill()
         stream.prompt_logprobs += sample.prompt_logprobs
         self._announce(step.control)
         self._stats.sampled(number, full=full and bool(step.tokens))

@@ -110,8 +110,9 @@ def test_a_malformed_script_is_refused_with_the_path_of_the_field(tmp_path: Path
         build(DrafterConfig("scripted", script=str(path)))
 
 
-def test_made_up_drafts_depend_on_the_position_only_and_stay_in_the_vocabulary() -> None:
+def test_made_up_drafts_depend_on_position_and_last_token_and_stay_in_the_vocabulary() -> None:
     drafter = build(DrafterConfig("scripted", scripted_acceptance=0.5), 7)
     drafts = [drafter.draft([3] * position) for position in range(1, 200)]
-    assert drafts == [drafter.draft([4] * position) for position in range(1, 200)]
+    assert drafts == [drafter.draft([*[4] * (position - 1), 3]) for position in range(1, 200)]
+    assert drafts != [drafter.draft([4] * position) for position in range(1, 200)]
     assert {draft.token for draft in drafts if isinstance(draft, Draft)} == set(range(7))
