@@ -141,6 +141,7 @@ def serve_arguments(contender: Contender, settings: BenchSettings, module: str |
         stages=contender.stages,
         delta=0 if how.rounds else asked.delta,
         tokens_per_frame=1 if how.rounds or how.drafter == NONE else asked.tokens_per_frame,
+        tree_width=1 if how.drafter == NONE or method in USES_MODULE else asked.tree_width,
         device=_device(contender, asked),
         drafter=drafter,
     )
