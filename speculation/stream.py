@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim
+from speculation.decisions.drafts.tree import Guess, Node
+from speculation.decisions.drafts.worth import Acceptance
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
-from speculation.decisions.tree import Guess, Node
 from speculation.decisions.widths import WidthOfFrames
-from speculation.decisions.worth import Acceptance
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
@@ -46,7 +46,8 @@ class Stream:
         self._last_sample_ns: int | None = None
         self._acceptance = Acceptance()
         self._widths = widths
-        self._counted = 0  # cycles at the last sample
+        self._counted = 0  # cycles at the last sample with tokens
+        self.cycles = 0  # between the last two of them
         schedule.width = widths.at_first
 
     def begin(self, request: Request, reused: int, session: Deciding, source: "Stream | None" = None) -> Open:
@@ -129,13 +130,13 @@ class Stream:
         """A frame of the choice in use has verified `step`; returns the nanoseconds since the one before."""
         since_ns = self.since_last_sample()
         counts = self.schedule.counts
-        cycles, self._counted = counts.cycles - self._counted, counts.cycles
+        self.cycles, self._counted = counts.cycles - self._counted, counts.cycles
         if since_ns is None or self.session is None or self._is_calibration:
             return since_ns
         if self.schedule.width == self._widths.of(self.session.choice):  # in a crowd it is not
             verdicts = [place < len(step.right) for place in range(len(step.tokens))]
             seconds = since_ns * 1e-9 if alone else None
-            refilled = cycles >= self.schedule.stages
+            refilled = self.cycles >= self.schedule.stages
             self._widths.sampled(self.session.choice, seconds, verdicts, refilled=refilled)
         return since_ns
 

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
+from speculation.decisions.drafts.tree import Guess, Node, Shoot, Tree
 from speculation.decisions.policy import FramePolicy
-from speculation.decisions.tree import Guess, Node, Shoot, Tree
 from workers.decisions.state_entries import Returns
 from workers.shared.errors import OutOfStep
 from workers.shared.frames import REAL, Frame, TreeFrame

@@ -6,9 +6,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from speculation.decisions.drafts.tree import Draft as Draft
+from speculation.decisions.drafts.tree import Node
 from speculation.decisions.estimates import Choice, Judgement
-from speculation.decisions.tree import Draft as Draft
-from speculation.decisions.tree import Node
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Sampling, Tap
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from speculation.decisions.tree import Node
+from speculation.decisions.drafts.tree import Node
 from speculation.drafters.base import Answer, Draft, Drafter, DrafterWrapper
 
 

@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from speculation.decisions.tree import Node
+from speculation.decisions.drafts.tree import Node
 from speculation.drafters.base import Answer, Drafter, DrafterWrapper, Start
 from workers.shared.messages import Sampling, Tap
 

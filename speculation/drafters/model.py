@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from speculation.decisions.tree import Node
+from speculation.decisions.drafts.tree import Node
 from speculation.drafters.base import PENDING, Answer, Drafter, Start, chunk_end
 from speculation.drafters.candidates import draft_from
 from workers.model.shard import Shard

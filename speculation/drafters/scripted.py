@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from speculation.drafters.base import Answer, Draft, Drafter, Maker, Start
+from workers.decisions.made_up import MadeUpText
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
-from workers.shared.made_up import MadeUpText
 from workers.shared.messages import Sampling
 
 

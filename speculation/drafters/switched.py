@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from speculation.decisions.drafts.tree import Node
 from speculation.decisions.estimates import Choice, Judgement
-from speculation.decisions.tree import Node
 from speculation.drafters.base import PENDING, Answer, Deciding, Draft, Drafter, DrafterWrapper, Start
 from workers.shared.messages import Sampling
 

@@ -5,14 +5,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from speculation.decisions.drafts.tree import Draft, Node
+from speculation.decisions.drafts.worth import Acceptance
 from speculation.decisions.policy import FramePolicy, draft_then_verify, pipelined
 from speculation.decisions.schedule import Schedule, Step
-from speculation.decisions.tree import Draft, Node
-from speculation.decisions.worth import Acceptance
 from speculation.simulate.pipeline import Pipeline, Prediction
 from speculation.simulate.stages import Events, Stages
+from workers.decisions.made_up import MadeUpText
 from workers.shared.frames import Frame, Move
-from workers.shared.made_up import MadeUpText
 from workers.shared.messages import Open, Sample, Sampling
 
 _PROMPT = 1  # tokens; what is measured begins after the first sample

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from workers.decisions.made_up import MadeUpText
 from workers.rehearsal.by_chance import TailByChance
 from workers.rehearsal.paced import Pace, PacedLayers, PacedTail
 from workers.shared.frames import REAL, Frame, TreeFrame
-from workers.shared.made_up import MadeUpText
 from workers.shared.messages import Open, Sample, Sampling, StageTimings
 
 VOCABULARY = 50

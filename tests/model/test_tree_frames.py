@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from speculation.decisions.tree import Draft
+from speculation.decisions.drafts.tree import Draft
 from speculation.drafters.base import Answer, Drafter
 from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.ngram import NgramDrafter

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from workers.shared.errors import OutOfStep
-from workers.shared.frames import Frame, Move, Place
+from workers.shared.frames import Frame, Move, TokenPlace
 from workers.shared.messages import Open, Rollback, Sample
 
 
@@ -17,7 +17,7 @@ class _Newest(NamedTuple):
     """The newest token that was sampled after, and what was sampled."""
 
     epoch: int
-    place: Place
+    place: TokenPlace
     token: int
 
 
@@ -67,7 +67,7 @@ class Lookahead:
             return ()
         newest = self._newest.get(sequence)
         if newest is not None and (newest.place.slot, newest.place.position) in frame.committed:
-            self._newest[sequence] = newest._replace(place=Place(newest.place.position))
+            self._newest[sequence] = newest._replace(place=TokenPlace(newest.place.position))
         return frame.committed
 
     def admit(self, frame: Frame) -> bool:

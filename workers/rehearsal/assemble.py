@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from workers.decisions.made_up import MadeUpText
 from workers.rehearsal.by_chance import TailByChance
 from workers.rehearsal.delayed import DelayedOutbound
 from workers.rehearsal.paced import Pace, PacedLayers, PacedTail
 from workers.shared.config import EngineConfig
-from workers.shared.made_up import MadeUpText
 from workers.shared.messages import StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.stage.parts import StageParts

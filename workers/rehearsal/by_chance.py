@@ -3,8 +3,8 @@
 import msgspec
 from torch import Tensor
 
+from workers.decisions.made_up import MadeUpText
 from workers.shared.frames import Frame
-from workers.shared.made_up import MadeUpText
 from workers.shared.messages import Open, Sample
 from workers.stage.parts import SamplingHead
 

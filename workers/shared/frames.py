@@ -25,7 +25,7 @@ class Branches(NamedTuple):
         return self.base + max(map(len, self.paths))
 
 
-class Place(NamedTuple):
+class TokenPlace(NamedTuple):
     """Where the keys and values of a token are. No two tokens that may still count are in one place."""
 
     position: int
@@ -66,16 +66,16 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, tag="frame"):
         """How the rows stand; None where they follow each other."""
         return None
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> TokenPlace:
         """Where the keys and values of a row go."""
-        return Place(self.position + row)
+        return TokenPlace(self.position + row)
 
-    def children(self, place: Place) -> Sequence[int]:
+    def children(self, place: TokenPlace) -> Sequence[int]:
         """The rows that follow the token at `place`."""
         row = place.position + 1 - self.position
         return (row,) if place.slot == REAL and 0 <= row < len(self.tokens) else ()
 
-    def follower(self, place: Place, token: int) -> int | None:
+    def follower(self, place: TokenPlace, token: int) -> int | None:
         """The row that follows the one at `place` and holds `token`, if there is one."""
         return next((row for row in self.children(place) if self.tokens[row] == token), None)
 
@@ -121,14 +121,14 @@ class TreeFrame(Frame, frozen=True, array_like=True, tag="tree"):
         """See `Frame`."""
         return Branches(self.base, self.paths) if self.paths else None
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> TokenPlace:
         """See `Frame`."""
         if not self.paths:
             return super().place(row)
         path = self.paths[row]
-        return Place(self.base + len(path) - 1, path[-1])
+        return TokenPlace(self.base + len(path) - 1, path[-1])
 
-    def children(self, place: Place) -> Sequence[int]:
+    def children(self, place: TokenPlace) -> Sequence[int]:
         """See `Frame`."""
         if not self.paths:
             return super().children(place)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from speculation.decisions.drafts.tree import Node, Shoot
 from speculation.decisions.policy import FramePolicy, pipelined
 from speculation.decisions.schedule import Schedule, Step
-from speculation.decisions.tree import Node, Shoot
 from speculation.simulate.stages import Events, Stages
 from workers.decisions.state_entries import StateEntries
-from workers.shared.frames import REAL, Frame, Move, Place
+from workers.shared.frames import REAL, Frame, Move, TokenPlace
 from workers.shared.messages import Open, Sample, Sampling
 from workers.shared.model_files.layers import ring_entries
 
@@ -100,7 +100,7 @@ class Rows:
 
     def move(self, moves: Sequence[Move]) -> None:
         for slot, position in moves:
-            self._write(Place(position), self._scratch.get(slot, (-1, 0)))
+            self._write(TokenPlace(position), self._scratch.get(slot, (-1, 0)))
 
     def compute(self, frame: Frame) -> None:
         for row, token in enumerate(frame.tokens):
@@ -137,7 +137,7 @@ class Rows:
                 return None
         return digest
 
-    def _write(self, place: Place, row: tuple[int, int]) -> None:
+    def _write(self, place: TokenPlace, row: tuple[int, int]) -> None:
         if place.slot != REAL:
             self._scratch[place.slot] = row
             return

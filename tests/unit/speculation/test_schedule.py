@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from speculation.decisions.drafts.tree import Shoot
 from speculation.decisions.policy import FramePolicy, draft_then_verify, pipelined
 from speculation.decisions.schedule import Schedule
-from speculation.decisions.tree import Shoot
 from speculation.simulate.pipeline import speed_law
 from tests.unit.speculation.pipeline_sim import VOCABULARY, PipelineSim, Request, plain, target
 from workers.shared.errors import OutOfStep

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from speculation.decisions.drafts.tree import Draft, Node, Shoot, Tree
+from speculation.decisions.drafts.worth import Acceptance
 from speculation.decisions.policy import FramePolicy, draft_then_verify, pipelined
 from speculation.decisions.schedule import Schedule
-from speculation.decisions.tree import Draft, Node, Shoot, Tree
-from speculation.decisions.worth import Acceptance
 from tests.unit.speculation.pipeline_sim import PipelineSim, Request, plain
-from workers.shared.frames import REAL, Frame, Place, TreeFrame
+from workers.shared.frames import REAL, Frame, TokenPlace, TreeFrame
 from workers.shared.messages import Sample
 
 
@@ -85,9 +85,9 @@ def test_of_drafts_at_one_position_the_first_has_its_row_and_a_chain_is_a_frame_
     assert isinstance(frame, TreeFrame)
     assert (frame.position, frame.end, frame.base, frame.tokens) == (3, 4, 3, (4, 5, 6))
     assert [frame.place(row) for row in range(3)] == [
-        Place(3),
-        Place(3, frame.paths[1][0]),
-        Place(3, frame.paths[2][0]),
+        TokenPlace(3),
+        TokenPlace(3, frame.paths[1][0]),
+        TokenPlace(3, frame.paths[2][0]),
     ]
     grow(schedule, (0, 7))
     (frame,) = schedule.announce()

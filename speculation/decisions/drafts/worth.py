@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from math import log, prod
 
-from speculation.decisions.tree import Draft, Node, Shoot
+from speculation.decisions.drafts.tree import Draft, Node, Shoot
 
 _HOPE = 0.8  # acceptance of a request that has had no draft verified yet
 _MEMORY = 0.9  # weight of the past
