@@ -141,7 +141,8 @@ class Rows:
         if place.slot != REAL:
             self._scratch[place.slot] = row
             return
-        self._real[place.position : place.position + 1] = [row]
+        self._real += [(-1, 0)] * (place.position + 1 - len(self._real))
+        self._real[place.position] = row
         self._sound = min(self._sound, place.position)
         while self._sound < len(self._real):
             token, digest = self._real[self._sound]
