@@ -16,7 +16,7 @@ class EmulatedDrafter(DrafterWrapper):
     def __init__(self, inner: Drafter, draft_ms: float) -> None:
         super().__init__(inner)
         self._draft_ns = int(draft_ms * 1e6)
-        self._due = 0
+        self._due: int | None = None  # of the level that is asked about
 
     def level(self, tokens: Sequence[int], verified: int, leaves: Sequence[Node]) -> None:
         """For the wrapped drafter, whose time begins."""
@@ -25,7 +25,8 @@ class EmulatedDrafter(DrafterWrapper):
 
     def draft(self, tokens: Sequence[int]) -> Answer:
         """The wrapped drafter's answer, a guess once its time has passed."""
+        due = self._due or time.perf_counter_ns() + self._draft_ns
         guess = self._inner.draft(tokens)
-        if isinstance(guess, Draft) and (left := self._due - time.perf_counter_ns()) > 0:
+        if isinstance(guess, Draft) and (left := due - time.perf_counter_ns()) > 0:
             time.sleep(left * 1e-9)
         return guess

@@ -145,7 +145,8 @@ class _Simulation:
             return None
         if first is None:
             return Sample(0, frame.epoch, frame.end)
-        row, start, tokens = first, frame.place(first).position + 1, list[int]()
+        row: int | None = first
+        start, tokens = frame.place(first).position + 1, list[int]()
         while row is not None:
             tokens.append(self.text.token(self.offset + start + len(tokens), frame.tokens[row]))
             row = frame.follower(frame.place(row), tokens[-1])

@@ -56,7 +56,7 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=POLICIES, ids=str)
 def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
     split, drafts = request.param
-    settings = {"max_model_len": CONTEXT, "prefill_chunk": 64}
+    settings: dict[str, Any] = {"max_model_len": CONTEXT, "prefill_chunk": 64}
     with local_engine(tiny_model, split, drafts=drafts, **settings) as running:
         yield running
 
@@ -297,7 +297,7 @@ def test_a_level_of_leaves_is_drafted_as_each_of_them_alone_whatever_has_been_ch
 
 
 def test_branches_change_no_token(tiny_model: Path, other_model: Path) -> None:
-    shapes: list[tuple[tuple[int, ...], dict[str, int]]] = [
+    shapes: list[tuple[tuple[int, ...], dict[str, Any]]] = [
         ((8, 8), {"tree_width": 4}),
         ((6, 5, 5), {"tree_width": 2, "tokens_per_frame": 2}),
     ]

@@ -153,6 +153,8 @@ def test_requests_side_by_side_get_the_tokens_that_each_gets_alone(engine: Local
     assert [together[identifier].tokens for identifier in sent] == alone
 
 
-@pytest.mark.parametrize("shape", [{"tree_width": 3, "max_num_seqs": 1}, {"tree_width": 3, "tokens_per_frame": 2}], ids=str)
+@pytest.mark.parametrize(
+    "shape", [{"tree_width": 3, "max_num_seqs": 1}, {"tree_width": 3, "tokens_per_frame": 2}], ids=str
+)
 def test_three_tokens_have_the_joint_law_of_the_model(tmp_path: Path, shape: dict[str, int]) -> None:
     check_joint_law(tmp_path / "five", lambda slot: NgramDrafter(2, 1, 3), **shape)

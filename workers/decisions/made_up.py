@@ -33,7 +33,7 @@ class MadeUpText:
         """
         self._vocab_size = vocab_size
         self._most = min(CANDIDATES, vocab_size - 1)
-        self._fall = -log2(1 - rescue) if rescue < 1 else float("inf")
+        self._fall: float = -log2(1 - rescue) if rescue < 1 else float("inf")
         self._kinds, shares = _mixture(acceptance)
         self._bounds = [*accumulate(shares)][:-1]
 
@@ -64,7 +64,7 @@ class MadeUpText:
 
     def _missed(self, kind: float, rank: int) -> float:
         """The probability that none of the first `rank` candidates is right."""
-        return (1 - kind) * rank**-self._fall
+        return (1 - kind) * pow(float(rank), -self._fall)
 
 
 def _mixture(acceptance: float) -> tuple[list[float], list[float]]:

@@ -190,7 +190,7 @@ def test_the_right_token_always_second_costs_nothing_once_there_are_two(stages: 
 
     sim._shoots = second  # type: ignore[method-assign]
     sim._rng.shuffle = lambda shoots: None  # type: ignore[method-assign, assignment]
-    sim._rng.randint = lambda low, high: high  # type: ignore[method-assign]
+    sim._rng.randint = lambda low, high: high  # type: ignore[method-assign, assignment]
     (outcome,) = sim.run([Request([1, 2, 3], 60)])
     assert outcome.tokens == plain([1, 2, 3], 60)
     assert sim.schedule.counts.rejected == 0
