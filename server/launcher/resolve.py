@@ -140,7 +140,7 @@ def choose_drafter(options: DrafterOptions, model: ModelSize, device: str, tree_
     else:  # a module cannot fill the frames of draft-then-verify, or branch
         chain = not options.num_speculative_tokens and tree_width == 1
         name = "pdm+ngram" if module is not None and chain else "ngram"
-    if options.module is None and not DRAFTERS[name].needs_module:
+    if options.module is None and not DRAFTERS[name].ships:
         module = None
     given = _same(options, DrafterFields)
     return DrafterConfig(

@@ -98,7 +98,7 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
             "--exact: frames of several tokens round otherwise than plain decoding; leave out --tokens-per-frame, "
             "--tree-width and --num-speculative-tokens"
         )
-    if config.tree_width > 1 and row.reads not in ("nothing", "text"):
+    if config.tree_width > 1 and row.listens:
         others = names_of(lambda row: row.reads == "text")
         yield (
             f"--tree-width {config.tree_width}: --drafter {drafter.name} drafts behind one draft a position; use "
@@ -110,6 +110,11 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
             f"--drafter {drafter.name} reads hidden states of tokens in flight, and with --num-speculative-tokens "
             f"{drafts} none is in flight while drafts are made: use {others}, or leave "
             f"--num-speculative-tokens out"
+        )
+    if config.widest > 1 and not row.fills_frames:
+        yield (
+            f"--tokens-per-frame {config.tokens_per_frame}: --drafter {drafter.name} drafts once stage 0 has computed "
+            f"the token before, so its frames hold one; leave --tokens-per-frame out"
         )
     if drafter.ngram_min > drafter.ngram_max:
         yield f"--ngram-min {drafter.ngram_min} must be at most --ngram-max, which is {drafter.ngram_max}"
