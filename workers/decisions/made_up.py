@@ -6,7 +6,7 @@ Both sides make the same choices from position and token, so nothing has to be a
 from bisect import bisect
 from hashlib import blake2b
 from itertools import accumulate
-from math import log2
+from math import log2, pow
 from typing import NamedTuple
 
 CANDIDATES = 16
@@ -64,7 +64,7 @@ class MadeUpText:
 
     def _missed(self, kind: float, rank: int) -> float:
         """The probability that none of the first `rank` candidates is right."""
-        return (1 - kind) * pow(float(rank), -self._fall)
+        return (1 - kind) * pow(rank, -self._fall)
 
 
 def _mixture(acceptance: float) -> tuple[list[float], list[float]]:
