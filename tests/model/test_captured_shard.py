@@ -59,7 +59,7 @@ def _short_contexts() -> Iterator[None]:
 def load(folder: Path, layers: range, *, first: bool = True, last: bool = True) -> Shard:
     return Shard.load(
         folder, layers, first=first, last=last, dtype=torch.float32, device=torch.device("cpu"), max_len=MAX_LEN,
-        sequences=2,
+        sequences=2, scratch=3,
     )  # fmt: skip
 
 
@@ -92,8 +92,8 @@ def test_what_lies_behind_a_frame_is_not_seen(tiny_model: Path) -> None:
     captured.forward(0, 0, TEXT[:20], None)
     clean = captured.forward(0, 20, [5], None)
     for keys, values in shard.kv.layers(0).values():
-        keys[:, :, 20:] = 1e4
-        values[:, :, 20:] = -1e4
+        keys[:, :, 3 + 20 :] = keys[:, :, :3] = 1e4
+        values[:, :, 3 + 20 :] = values[:, :, :3] = -1e4
     assert torch.equal(captured.forward(0, 20, [5], None), clean)
     assert torch.equal(captured.forward(0, 20, [5], None), clean)
 

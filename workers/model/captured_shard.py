@@ -11,8 +11,10 @@ from torch import Tensor
 
 from workers.decisions.key_buckets import key_bucket, key_buckets
 from workers.model.attention import Rules, attend_over, stored
+from workers.model.kv_cache import KVSlice
 from workers.model.recorder import Recorder, Work
 from workers.model.shard import Shard
+from workers.shared.frames import Branches, Move
 from workers.shared.progress import Progress
 
 
@@ -21,9 +23,10 @@ class StaticRows:
 
     states = None  # layers that keep some are not recorded
 
-    def __init__(self, layers: dict[int, tuple[Tensor, Tensor]], positions: Tensor, keys: int) -> None:
-        """`positions` is int64 [T]; the rows look at the first `keys` positions of the slot with buffers `layers`."""
-        self._layers = layers
+    def __init__(self, kv: KVSlice, slot: int, positions: Tensor, keys: int) -> None:
+        """`positions` is int64 [T]; the rows look at the first `keys` positions of a slot."""
+        self._layers = kv.layers(slot)
+        self._scratch = kv.scratch
         self._positions = positions
         self._keys = keys
         self._masks: dict[tuple[int | None, int], Tensor] = {}
@@ -35,7 +38,7 @@ class StaticRows:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """See `Rows`."""
-        keys, values = self._layers[layer]
+        keys, values = (held[:, :, self._scratch :] for held in self._layers[layer])
         for held, computed in ((keys, key), (values, value)):
             fitting = stored(computed, held.dtype).to(held.dtype)
             if held.dtype.itemsize == 1:  # devices copy eight bits by index, but not by that name
@@ -108,6 +111,10 @@ class CapturedShard:
         """See `Layers`."""
         self._shard.release(sequence, kept)
 
+    def move(self, sequence: int, moves: Sequence[Move]) -> None:
+        """See `Layers`."""
+        self._shard.move(sequence, moves)
+
     @torch.inference_mode()
     def forward(
         self,
@@ -116,11 +123,12 @@ class CapturedShard:
         tokens: Sequence[int],
         hidden: Tensor | None,
         taps: list[Tensor] | None = None,
+        branches: Branches | None = None,
     ) -> Tensor:
         """See `Shard.forward`."""
         length, shard = len(tokens), self._shard
-        if length not in self._tensors:
-            return shard.forward(sequence, position, tokens, hidden, taps)
+        if branches is not None or length not in self._tensors:
+            return shard.forward(sequence, position, tokens, hidden, taps, branches)
         shard.check(position, length, hidden)
         tensors = self._tensors[length]
         places = range(position, position + length)
@@ -154,7 +162,7 @@ class CapturedShard:
         ids, positions = tensors.given
 
         def work() -> None:
-            rows = StaticRows(shard.kv.layers(slot), positions, keys)
+            rows = StaticRows(shard.kv, slot, positions, keys)
             if shard.embeds:
                 tensors.states[0].copy_(shard.embed(ids[None])[0])
             behind = shard.behind_layers(tensors.states[:1], shard.rotary.rows(positions), rows)

@@ -60,5 +60,6 @@ def _load_shard(config: EngineConfig, index: int) -> Shard:
             ahead=config.tokens_in_flight,
             wide=config.frame_width,
             chunk=config.prefill_chunk,
+            scratch=config.scratch,
             progress=progress.update,
         )
