@@ -51,7 +51,7 @@ def _drafting(config: EngineConfig, controller: ControllerStatus | None) -> str:
     if config.widest > 1:
         text += f", tokens a frame: {config.tokens_per_frame}"
     if controller is not None and not controller.calibrated:
-        return f"{text}; what it gains is being measured"
+        return f"{text}; what it gains is found out in use"
     if controller is None or not controller.predicted.get("none"):
         return text
     best = max(controller.predicted, key=lambda choice: controller.predicted[choice])

@@ -19,6 +19,7 @@ from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.memory import model_bytes
 from workers.shared.model_files.tensor_sizes import EMBEDDING, layer_bytes
+from workers.shared.packed.inventory import read_inventory
 
 PROMPT = [(37 * i + 11) % 512 for i in range(30)]
 
@@ -61,7 +62,8 @@ def test_nothing_is_held_unpacked(folder: Path) -> None:
     assert said < whole / 2
     assert sum(layer_bytes(folder)[0]) < said
     config = EngineConfig(str(folder), (2,), inproc_endpoints(1), max_model_len=64)
-    assert model_bytes(folder, range(2), config, "cpu", first=True, last=True)[0] == said, "what the launcher reports"
+    reported, _ = model_bytes(folder, read_inventory(folder), range(2), config, "cpu", first=True, last=True)
+    assert reported == said, "what the launcher reports"
 
 
 def test_others_read_the_targets_tensors_unpacked(folder: Path) -> None:

@@ -382,6 +382,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     dropped: int = 0  # messages that rank 0 could not read
     credits: dict[str, int] = {}  # frames in flight, by kind: certain, draft, prompt
     kv: KvUse = KvUse()
+    calibrating: bool = False  # requests wait until it is known what the drafters gain here
 
 
 class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):

@@ -20,7 +20,7 @@ from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
 from workers.shared.grammar import Grammars, load_grammars
 from workers.shared.links import Listener
-from workers.shared.memory import by_device, check_fits, neighbours, stage_need
+from workers.shared.memory import by_device, check_fits, neighbours, stage_needs
 from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.shared.progress import Progress
@@ -188,7 +188,7 @@ def start_threads(config: EngineConfig, context: "zmq.Context[Any]") -> list[thr
 
     Raises `ConfigError` where they do not fit together: each one alone sees all that is free.
     """
-    stages = [stage_need(config, stage) for stage in range(config.stages) if not config.hollow_stages]
+    stages = [] if config.hollow_stages else stage_needs(config)
     for (_, device), needs in by_device(stages).items():
         check_fits(needs, config.max_model_len, available_bytes(torch.device(device)))
     make_edges = thread_edges(config)
