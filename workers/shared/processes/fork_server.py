@@ -4,8 +4,8 @@ What a stage imports takes seconds of a core. Here that is done once: a child th
 copy, and is then what `python -m` with its arguments would have been. It is not this process's child but the
 launcher's, which waits for it, and with which it dies. Linux only, without threads and without an open CUDA device.
 
-LINK is the descriptor of a socket: a message in is a child's arguments, joined by zeros, a message out its pid. ROOM is
-room in the command line, for those of the children.
+LINK is the descriptor of a socket. `READY` comes out of it after the imports; then a message in is a child's arguments,
+joined by zeros, and a message out its pid. ROOM is room in the command line, for those of the children.
 """
 
 import ctypes
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from workers.shared.lifecycle import die_with_parent
 
+READY = b"ready"
 MOST_BYTES = 1024  # bytes of a child's arguments
 
 
@@ -32,6 +33,7 @@ def main() -> None:
         import_module(module)
     gc.collect()
     gc.freeze()  # a collection writes to all it looks at, and what is written to is shared no longer
+    link.send(READY)
     while request := link.recv(MOST_BYTES):
         if len(os.listdir("/proc/self/task")) > 1:
             link.close()  # whoever asked need not wait for the thread

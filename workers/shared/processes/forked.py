@@ -1,5 +1,6 @@
 """Children of a fork server: what they need is imported once for all of them, and for those that follow."""
 
+import contextlib
 import ctypes
 import os
 import select
@@ -12,10 +13,11 @@ from typing import Self
 
 from workers.shared.lifecycle import PARENT_VARIABLE
 from workers.shared.processes.children import Child, spawn
-from workers.shared.processes.fork_server import MOST_BYTES
+from workers.shared.processes.fork_server import MOST_BYTES, READY
 
 _PR_SET_CHILD_SUBREAPER = 36
 _IMPORTS = 300.0  # seconds for the imports; then children do without
+_ANSWER = 30.0  # seconds, which takes milliseconds
 
 
 class Forked:
@@ -72,6 +74,7 @@ class ForkServer:
         self._modules = modules
         self._server: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
+        self._imported = False
         self._given_up = not sys.platform.startswith("linux")
 
     def __enter__(self) -> Self:
@@ -95,6 +98,7 @@ class ForkServer:
             self._given_up = True
             return
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link.settimeout(_ANSWER)
         with theirs:
             command = [sys.executable, "-m", "workers.shared.processes.fork_server", str(theirs.fileno())]
             variables = {PARENT_VARIABLE: str(os.getpid()), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -106,13 +110,17 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
             )
 
+    def ready(self) -> bool:
+        """Whether the imports are done, so that the next child does not have to wait for them."""
+        return self._await_imports(0.0)
+
     def spawn(self, name: str, *arguments: str, threads: int = 1) -> Child:
         """Starts what is `python -m arguments...`, once the imports are done.
 
         `threads` are what OpenMP is told where there is no copy; a copy has to say itself how many it wants.
         """
         self.prepare()
-        pid = self._ask("\0".join(arguments).encode())
+        pid = self._ask("\0".join(arguments).encode()) if self._await_imports(_IMPORTS) else None
         return spawn(name, *arguments, threads=threads) if pid is None else Child(name, Forked(pid))
 
     def close(self) -> None:
@@ -120,23 +128,34 @@ class ForkServer:
         if self._link is not None:
             self._link.close()
             self._link = None
+        self._imported = False
         if self._server is not None:
             self._server.kill()
             self._server.wait()
             self._server = None
 
+    def _await_imports(self, seconds: float) -> bool:
+        if self._link is not None and not self._imported and select.select([self._link], [], [], seconds)[0]:
+            self._imported = self._receive() == READY
+        return self._imported
+
     def _ask(self, request: bytes) -> int | None:
-        """Pid of a copy, or None where there will be none any more."""
+        """Pid of a copy, or None where there is none."""
         if self._link is None or len(request) > MOST_BYTES:
             return None
-        try:
-            self._link.settimeout(_IMPORTS)
+        with contextlib.suppress(OSError):  # of a server that has ended, which is found next
             self._link.send(request)
+        answer = self._receive()
+        return int(answer) if answer else None
+
+    def _receive(self) -> bytes:
+        """What the server says; where it has ended, there will be no copies any more."""
+        assert self._link is not None
+        try:
             answer = self._link.recv(32)
         except OSError:  # a timeout is one, too
             answer = b""
-        if answer:
-            return int(answer)
-        self._given_up = True
-        self.close()
-        return None
+        if not answer:
+            self._given_up = True
+            self.close()
+        return answer
