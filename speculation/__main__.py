@@ -49,19 +49,21 @@ def serve(config: EngineConfig) -> None:
     offered = choices(config.drafter)
     width = 1 if config.chooses_width else policy.width  # at first
     controller = Controller(config.stages, offered, load_measured(config), width=width)
-    drafters = build_drafters(config, vocab_size, offered)
     context = GroupContext(config.endpoints.token)
-    channels = Channels(context, config.endpoints, config.stall_timeout)
-    engine = Engine(config, vocab_size, policy, drafters, channels, controller)
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, lambda *_: engine.stop())
+    channels = Channels(
+        context, config.endpoints, config.stall_timeout
+    )  # before anything is loaded: stages wait for it
     threads = []
-    if config.transport == "inprocess":
-        from workers.stage.launch import start_threads  # imports torch: only where stages run in this process
-
-        threads = start_threads(config, context)
-    settle()
     try:
+        drafters = build_drafters(config, vocab_size, offered)
+        engine = Engine(config, vocab_size, policy, drafters, channels, controller)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signal_number, lambda *_: engine.stop())
+        if config.transport == "inprocess":
+            from workers.stage.launch import start_threads  # imports torch: only where stages run in this process
+
+            threads = start_threads(config, context)
+        settle()
         engine.run()
     finally:
         channels.close()

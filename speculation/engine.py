@@ -182,7 +182,7 @@ class Engine:
         elif isinstance(message, Failure):
             self._group.fail(message)
         else:
-            raise OutOfStep(f"stage {message.stage} reported ready a second time")
+            raise OutOfStep(f"stage {message.stage} has started a second time")
 
     def _on_sample(self, sample: Sample) -> None:
         stream = self._streams[sample.sequence]

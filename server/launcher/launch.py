@@ -36,7 +36,7 @@ _LOOK = 0.1  # seconds between two looks at processes that are starting
 _LONGEST_LOOK = 0.5
 _FIRST_WORD = 10.0  # seconds after which a slow start is explained, then after twice as long each time
 _IMPORTED_ONCE = ("workers.stage.launch", "speculation.engine")  # for all processes that compute
-_LAST_WORDS = 10.0  # seconds beyond --ready-timeout, within which rank 0 says what is missing
+_BEYOND = 3  # times --ready-timeout: rank 0 will have given up long before, or knows that a stage goes on loading
 
 
 class StartFailed(EchelonError):
@@ -159,8 +159,8 @@ class Launcher:
             if (child := self._ended()) is not None:
                 raise StartFailed(child.exit_text, permanent=child.process.returncode == _PERMANENT)
             waited = time.monotonic() - started
-            if waited > config.ready_timeout + _LAST_WORDS:
-                raise StartFailed(f"not ready after --ready-timeout {config.ready_timeout:g} s: {why}")
+            if waited > _BEYOND * config.ready_timeout:
+                raise StartFailed(f"not ready after {_BEYOND} times --ready-timeout {config.ready_timeout:g} s: {why}")
             if waited > word:
                 _say(f"not ready after {waited:.0f} s of --ready-timeout {config.ready_timeout:g}: {why}")
                 word *= 2

@@ -10,6 +10,7 @@ import msgspec
 from workers.shared.emulation import Emulation
 from workers.shared.frames import Frame, Natural
 from workers.shared.live.messages import Passage, Report, Trace, Watch
+from workers.shared.progress import Loading
 
 # --- sampling ---
 
@@ -193,7 +194,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
     permanent: bool = False  # a restart would not mend it
 
 
-FromStage = Ready | Compiled | Sample | Tap | Pong | Passage | Failure
+FromStage = Ready | Loading | Compiled | Sample | Tap | Pong | Passage | Failure
 
 # --- request bus: server -> rank 0 ---
 
