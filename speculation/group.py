@@ -41,7 +41,7 @@ class StageGroup:
         """Returns once every stage is ready, or when `stopping`. Until then stages may come and go.
 
         Raises `ConfigError` where a stage was started with other files, settings or another program than this rank 0,
-        whose `fingerprint` it is, `PeerLost` where some are still missing after `--ready-timeout` and do not go on loading.
+        whose `fingerprint` it is, `PeerLost` where some are missing after `--ready-timeout` and do not go on loading.
         """
         roll = RollCall(self._addresses, self._ready_timeout, time.monotonic())
         missing = roll.missing

@@ -174,7 +174,7 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         Seconds,
         about(
             PIPELINE,
-            "Seconds in which all processes must have started and loaded their weights; one that goes on loading has more",
+            "Seconds in which all processes must have started and loaded their weights; who goes on loading has more",
         ),
     ] = 600.0
     hollow_stages: Annotated[
