@@ -50,9 +50,8 @@ def serve(config: EngineConfig) -> None:
     width = 1 if config.chooses_width else policy.width  # at first
     controller = Controller(config.stages, offered, load_measured(config), width=width)
     context = GroupContext(config.endpoints.token)
-    channels = Channels(
-        context, config.endpoints, config.stall_timeout
-    )  # before anything is loaded: stages wait for it
+    # Before anything is loaded, which may take minutes: stages wait for somebody to listen, and not for long.
+    channels = Channels(context, config.endpoints, config.stall_timeout)
     threads = []
     try:
         drafters = build_drafters(config, vocab_size, offered)
