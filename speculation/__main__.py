@@ -1,6 +1,7 @@
 """`python -m speculation --config FILE`: rank 0 of an engine."""
 
 import argparse
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def main() -> int:
     try:
         configure("rank 0")
         be_punctual()
+        gc.disable()  # until it has settled
         config = load_config(arguments.config)
         check_config(config)
         serve(config)
