@@ -1,4 +1,4 @@
-"""Every message between processes, by channel: msgspec structs, as MessagePack (`workers.shared.bus`), never pickles."""
+"""Every message between processes, by channel: msgspec structs, as MessagePack (`workers.shared.bus`), not pickles."""
 
 from bisect import bisect_left
 
