@@ -4,7 +4,7 @@ In a recorded frame nothing depends on the host: token ids, positions and hidden
 before it is repeated, keys and values go where the positions say, and a mask hides the keys behind them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -80,8 +80,17 @@ class CapturedShard:
     A frame's bits depend on its tokens, its position and its length, and on nothing that came before.
     """
 
-    def __init__(self, shard: Shard, recorder: Recorder, lengths: Collection[int]) -> None:
-        """Records frames of each of `lengths` tokens, with progress; raises `RuntimeError` where that cannot be."""
+    def __init__(
+        self,
+        shard: Shard,
+        recorder: Recorder,
+        lengths: Collection[int],
+        told: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Records frames of each of `lengths` tokens, with progress on stderr; `told(done, total)` is called after each.
+
+        Raises `RuntimeError` where that cannot be.
+        """
         self.hidden_size, self.dtype, self.device = shard.hidden_size, shard.dtype, shard.device
         self.weight_bytes, self.kv_bytes = shard.weight_bytes, shard.kv_bytes
         self._shard = shard
@@ -97,6 +106,8 @@ class CapturedShard:
             for done, which in enumerate(wanted, 1):
                 self._frames[which] = recorder.record(self._frame(*which))
                 progress.update(done, len(wanted))
+                if told is not None:
+                    told(done, len(wanted))
             self._heads = {length: recorder.record(self._head(length)) for length in lengths if shard.has_head}
 
     def observe(self, anchors: Sequence[int]) -> None:

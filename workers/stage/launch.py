@@ -20,7 +20,7 @@ from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
 from workers.shared.grammar import Grammars, load_grammars
 from workers.shared.links import Listener
-from workers.shared.memory import by_device, check_fits, stage_need
+from workers.shared.memory import by_device, check_fits, stage_needs
 from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
 from workers.shared.time_slices import settle
@@ -57,7 +57,7 @@ def run_stage(
     edges: Edges = (None, None)
     try:
         started = time.monotonic()
-        shard = load_layers(config, index, recorder_for(config, index, recording or Lock()))
+        shard = load_layers(config, index, channel, recorder_for(config, index, recording or Lock()))
         edges = make_edges(index, shard, lambda: channel.orphaned)
         if isinstance(channel, LinkChannel) and isinstance(edges[0], UnixInbound):
             channel.wake_for(edges[0].wait)
@@ -167,7 +167,7 @@ def start_threads(config: EngineConfig, context: "zmq.Context[Any]") -> list[thr
 
     Raises `ConfigError` where they do not fit together: each one alone sees all that is free.
     """
-    stages = [stage_need(config, stage) for stage in range(config.stages) if not config.hollow_stages]
+    stages = [] if config.hollow_stages else stage_needs(config)
     for (_, device), needs in by_device(stages).items():
         check_fits(needs, config.max_model_len, available_bytes(torch.device(device)))
     make_edges, recording = thread_edges(config), Lock()
