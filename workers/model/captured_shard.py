@@ -87,7 +87,7 @@ class CapturedShard:
         lengths: Collection[int],
         told: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Records frames of each of `lengths` tokens, with progress on stderr; `told(done, total)` is called after each.
+        """Records frames of each of `lengths` tokens, with progress on stderr; `told(done, total)` comes after each.
 
         Raises `RuntimeError` where that cannot be.
         """
