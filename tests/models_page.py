@@ -39,6 +39,8 @@ A folder, a hub model and a GGUF file are checked before any process is started,
   text if its own `model_type` is in the table: Gemma 3, Mistral 3, Qwen3.5. Images and sounds are refused.
 * **Latent attention** (DeepSeek-V3, GLM-4 MoE lite): keys and values are kept as attention reads them, not as the
   latents they are made of: many times the memory, and no work at every token for all positions.
+* **Sliding windows**: on CPUs layers that have one keep no more than they can still read, where that saves half of
+  their memory ([decision 10](decisions/0010-slots-of-addresses.md)); on GPUs they keep every position.
 * **Experts in MXFP4** (gpt-oss) are unpacked to the dtype when they are loaded (`workers/model/mxfp4.py`). The model's
   chat format is that of its own template; its channels are not told apart in answers.
 * **Tensors**: missing, misshapen and superfluous ones, unknown dtypes, and files that are cut short, from headers alone

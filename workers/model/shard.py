@@ -16,7 +16,13 @@ from workers.model.states import FrameStates, StateSlice
 from workers.shared.errors import ConfigError, OutOfStep
 from workers.shared.memory import Need, available_host_bytes, check_fits, host_bytes
 from workers.shared.model_files.families import family_of
-from workers.shared.model_files.layers import kv_bytes_per_position, layer_plans, state_bytes
+from workers.shared.model_files.layers import (
+    kv_bytes_per_position,
+    layer_plans,
+    state_bytes,
+    window_bytes_per_position,
+)
+from workers.shared.model_files.windows import WindowRule
 from workers.shared.packed.rounding import Rounding
 
 
@@ -96,6 +102,7 @@ class Shard:
         sequences: int,
         pool: int = 0,
         kv_dtype: torch.dtype | None = None,
+        windows: WindowRule | None = None,
         rounding: Rounding | None = None,
         ahead: int = 8,
         wide: int = 1,
@@ -112,7 +119,8 @@ class Shard:
 
         `progress(loaded, total)` is called after each tensor. Raises `ConfigError` where the model is not supported,
         the checkpoint is incomplete, or weights and `sequences` slots of `max_len` positions do not fit into memory,
-        or where given only `pool` positions, which all slots share. Keys and values are of `dtype` or `kv_dtype`.
+        or where given only `pool` positions, which all slots share. Keys and values are of `dtype` or `kv_dtype`; by
+        `windows`, layers that see no further back keep no more, and a prompt can begin where that says.
         """
         config = load_config(path)
         longest: int = config.max_position_embeddings
@@ -123,13 +131,16 @@ class Shard:
         plans = layer_plans(said)
         shapes = {layer: plan.state for layer in layers if (plan := plans[layer]).state is not None}
         weight_bytes = target.weight_bytes(dtype, device)
+        item = (kv_dtype or dtype).itemsize
         need = Need(
             f"stage with {len(layers)} layers",
             str(device),
             weight_bytes + sequences * state_bytes(said, layers, ahead, dtype.itemsize),
-            kv_bytes_per_position(said, layers, 1, (kv_dtype or dtype).itemsize),
+            kv_bytes_per_position(said, layers, 1, item),
             sequences,
             pool,
+            window_bytes=0 if windows is None else window_bytes_per_position(said, layers, item),
+            window_most=0 if windows is None else windows.most,
         )
         check_fits([need], max_len, available_bytes(device))
         target.load(dtype, device, progress)
@@ -140,6 +151,7 @@ class Shard:
             max_len=max_len,
             dtype=kv_dtype or dtype,
             device=device,
+            rule=windows,
         )
         states = None
         if any(plan.state for plan in plans):
@@ -199,6 +211,7 @@ class Shard:
         end = position + len(tokens)
         if position < 0 or end > self._kv.max_len:
             raise OutOfStep(f"positions {position}..{end - 1} are outside of a slot of {self._kv.max_len}")
+        self._kv.begin(sequence, position, len(tokens))
         if self._states is None:
             return self._compute(sequence, position, tokens, hidden, None, taps)
         chunk = self._states.is_chunk(position, len(tokens))

@@ -16,9 +16,11 @@ from speculation.decisions.policy import FramePolicy, pipelined
 from speculation.decisions.schedule import Schedule, Step
 from speculation.simulate.stages import Events, Stages
 from workers.decisions.state_entries import StateEntries
+from workers.decisions.windows import HeldWindow
 from workers.shared.frames import Frame
 from workers.shared.messages import Open, Sample, Sampling
 from workers.shared.model_files.layers import ring_entries
+from workers.shared.model_files.windows import WindowRule
 
 VOCABULARY = 50
 
@@ -86,6 +88,29 @@ class Memory:
         return text
 
 
+class WindowMemory:
+    """What a layer with a window holds of a slot: what is given back is lost, and nothing that is lost may be read."""
+
+    def __init__(self, rule: WindowRule) -> None:
+        self.rule = rule
+        self.held = HeldWindow(rule)
+        self.rows: dict[int, int] = {}  # position -> token
+
+    def compute(self, frame: Frame, text: Sequence[int]) -> None:
+        """The frame reads and writes; `text` is what the sequence has come to, and what it has to find."""
+        for position in range(*(self.held.begin(frame.position, len(frame.tokens)) or (0, 0))):
+            self.rows.pop(position, None)
+        first = max(0, frame.position - self.rule.window + 1)
+        assert [self.rows.get(at) for at in range(first, frame.position)] == list(text[first : frame.position])
+        self.rows |= dict(enumerate(frame.tokens, frame.position))
+        assert sum(position < frame.end for position in self.rows) <= self.rule.most
+
+    def copy(self, source: "WindowMemory", positions: int) -> None:
+        """The first `positions` of another slot."""
+        source.held.lends(positions)
+        self.rows = {at: source.rows[at] for at in range(self.held.copied(positions), positions)}
+
+
 class PipelineSim:
     """Runs requests one after the other through `stages` simulated stages."""
 
@@ -103,8 +128,11 @@ class PipelineSim:
         reuse: bool = False,
         silence: float = 0.0,
         snapshots: int | None = None,
+        window: int | None = None,
     ) -> None:
         """With `snapshots` the model is one that remembers in states, of which stages keep so many behind chunks.
+
+        With a `window` it has layers that see so many positions, and keep no more.
 
         `silence` is the probability that the drafter has no guess; frames are pipelined unless `policy` is given."""
         self._rng = rng
@@ -117,7 +145,10 @@ class PipelineSim:
         self._events = Events()
         self._last: dict[tuple[str, int], float] = {}
         policy = policy or pipelined(stages)
-        self.schedule = Schedule(0, stages, policy, chunk, itertools.count(), snapshots)
+        rule = WindowRule(window or 1, chunk, policy.credits * policy.width, policy.chunks + 1)
+        back = snapshots if window is None else rule.back
+        self.schedule = Schedule(0, stages, policy, chunk, itertools.count(), back)
+        self._windows = [] if window is None else [WindowMemory(rule) for _ in range(stages)]
         self._memories = [] if snapshots is None else [Memory(policy, snapshots, chunk) for _ in range(stages)]
         self.stages = Stages(stages, self._events, self)
         self._kv: list[list[int]] = [[] for _ in range(stages)]
@@ -223,6 +254,8 @@ class PipelineSim:
         """Any wrong key or value changes the last stage's answer."""
         kv = self._kv[stage]
         kv[frame.position :] = frame.tokens
+        if self._windows:
+            self._windows[stage].compute(frame, kv)
         if self._memories:
             kv = self._memories[stage].compute(frame)
         return self._sample(kv, frame) if stage + 1 == len(self._kv) else None

@@ -5,9 +5,11 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from workers.shared.config import EngineConfig
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.families import family_of
 from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.windows import layer_windows, window_rule
 
 SNAPSHOTS = 4  # states behind the newest whole prompt chunks, a slot
 _SPARE = 2  # the state that the oldest token in flight begins with, and the one that is being written
@@ -33,6 +35,7 @@ class KVShape(NamedTuple):
     heads: int
     width: int  # of a key
     value_width: int
+    window: int | None = None  # positions that a token sees, where it does not see all
 
     @property
     def numbers(self) -> int:
@@ -52,11 +55,11 @@ def layer_plans(config: Mapping[str, Any]) -> Sequence[LayerPlan]:
     family = family_of(config)
     count: int = config["num_hidden_layers"]
     kv = _kv_shape(config)
-    if family.uneven:
-        own = {int(layer): said for layer, said in config["per_layer_config"].items()}
-        return [LayerPlan(_overridden(kv, own.get(layer, {}))) for layer in range(count)]
     if family.mixer is None:
-        return [LayerPlan(kv)] * count
+        own = {int(layer): said for layer, said in config["per_layer_config"].items()} if family.uneven else {}
+        shapes = [_overridden(kv, own.get(layer, {})) for layer in range(count)]
+        windows = layer_windows(config)
+        return [LayerPlan(shape._replace(window=window)) for shape, window in zip(shapes, windows, strict=True)]
     state = _STATES[family.mixer](config)
     if family.beside:
         return [LayerPlan(kv, state)] * count
@@ -75,8 +78,8 @@ def _kv_shape(config: Mapping[str, Any]) -> KVShape:
 
 
 def _overridden(kv: KVShape, own: Mapping[str, Any]) -> KVShape:
-    width = own.get("head_dim", kv.width)
-    return KVShape(own.get("num_key_value_heads", kv.heads), width, width)
+    width, heads = own.get("head_dim"), own.get("num_key_value_heads", kv.heads)
+    return KVShape(heads, width or kv.width, width or kv.value_width)
 
 
 def _kinds(config: Mapping[str, Any]) -> Sequence[str]:
@@ -91,9 +94,19 @@ def has_states(config: Mapping[str, Any]) -> bool:
     return family_of(config).mixer is not None
 
 
-def snapshots_of(model: str) -> int | None:
-    """How many prompt chunks back a slot of a model folder can go; None for a model that can begin behind any."""
-    return SNAPSHOTS if has_states(read_json(Path(model) / "config.json")) else None
+class Returns(NamedTuple):
+    """Where a later prompt can begin."""
+
+    back: int | None  # behind how many of the newest whole prompt chunks of a slot; None: behind any
+    lends: bool  # whether what one slot holds can be copied to another: states stay in theirs
+
+
+def returns_of(config: EngineConfig) -> Returns:
+    """Those of an engine's stages."""
+    if has_states(read_json(Path(config.model) / "config.json")):
+        return Returns(SNAPSHOTS, lends=False)
+    rule = window_rule(config)
+    return Returns(None if rule is None else rule.back, lends=True)
 
 
 def kv_bytes_per_position(config: Mapping[str, Any], layers: Sequence[int], sequences: int, itemsize: int) -> int:
@@ -101,6 +114,13 @@ def kv_bytes_per_position(config: Mapping[str, Any], layers: Sequence[int], sequ
     plans = layer_plans(config)
     numbers = sum(kv.numbers for layer in layers if (kv := plans[layer].kv) is not None)
     return numbers * sequences * itemsize
+
+
+def window_bytes_per_position(config: Mapping[str, Any], layers: Sequence[int], itemsize: int) -> int:
+    """The part of `kv_bytes_per_position` that is in layers with a window, for one slot."""
+    plans = layer_plans(config)
+    held = [kv for layer in layers if (kv := plans[layer].kv) is not None]
+    return sum(kv.numbers for kv in held if kv.window is not None) * itemsize
 
 
 def ring_entries(ahead: int) -> int:
