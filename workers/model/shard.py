@@ -117,7 +117,7 @@ class Shard:
         behind its oldest one that is not verified, a frame of up to `wide` tokens may be rejected within, and prompts
         come in chunks of `chunk` tokens.
 
-        `progress(loaded, total)` is called after each tensor. Raises `ConfigError` where the model is not supported,
+        `progress(bytes, total)` is called after each tensor. Raises `ConfigError` where the model is not supported,
         the checkpoint is incomplete, or weights and `sequences` slots of `max_len` positions do not fit into memory,
         or where given only `pool` positions, which all slots share. Keys and values are of `dtype` or `kv_dtype`; by
         `windows`, layers that see no further back keep no more, and a prompt can begin where that says.
