@@ -16,6 +16,8 @@ _SPARE = 2  # the state that the oldest token in flight begins with, and the one
 _STATE_BYTES = 4  # recurrent states are float32 whatever the model's dtype
 _REMEMBERING = ("conv", "linear_attention")
 _ATTENDING = ("full_attention", "sliding_attention")
+_FORGETTING = ("mlp", "moe")  # layers that hold nothing
+_SHORT = {"M": "linear_attention", "*": "full_attention", "E": "moe", "-": "mlp"}  # in Nemotron-H's pattern
 
 
 class StateShape(NamedTuple):
@@ -83,8 +85,9 @@ def _overridden(kv: KVShape, own: Mapping[str, Any]) -> KVShape:
 
 
 def _kinds(config: Mapping[str, Any]) -> Sequence[str]:
-    kinds: Sequence[str] = config["layer_types"]
-    if unknown := set(kinds) - {*_ATTENDING, *_REMEMBERING}:
+    kinds: Sequence[str] = config.get("layer_types") or config.get("layers_block_type") or []
+    kinds = kinds or [_SHORT.get(one, one) for one in config["hybrid_override_pattern"]]
+    if unknown := set(kinds) - {*_ATTENDING, *_REMEMBERING, *_FORGETTING}:
         raise KeyError(f"layer_types: {unknown.pop()}")
     return kinds
 
@@ -146,9 +149,13 @@ def _short_convolution(config: Mapping[str, Any]) -> StateShape:
 
 
 def _mamba2(config: Mapping[str, Any]) -> StateShape:
-    heads, width, size = config["mamba_n_heads"], config["mamba_d_head"], config["mamba_d_state"]
-    channels = heads * width + 2 * config["mamba_n_groups"] * size
-    return StateShape((channels, config["mamba_d_conv"]), (heads, width, size))
+    if "mamba_num_heads" in config:  # Nemotron-H
+        heads, width, size = config["mamba_num_heads"], config["mamba_head_dim"], config["ssm_state_size"]
+        groups, kernel = config["n_groups"], config["conv_kernel"]
+    else:
+        heads, width, size = config["mamba_n_heads"], config["mamba_d_head"], config["mamba_d_state"]
+        groups, kernel = config["mamba_n_groups"], config["mamba_d_conv"]
+    return StateShape((heads * width + 2 * groups * size, kernel), (heads, width, size))
 
 
 _STATES = {
