@@ -2,7 +2,7 @@
 
 import sys
 
-from workers.prepare.gguf.configuration import MODEL_TYPES
+from workers.prepare.gguf.configuration import MODEL_TYPES, WITH_EXPERTS
 from workers.shared.model_files.architectures import REFUSED
 from workers.shared.model_files.blocks import BITS, BLOCKS
 from workers.shared.model_files.expected import KNOWN as EVERY_FRAME
@@ -46,8 +46,9 @@ A folder, a hub model and a GGUF file are checked before any process is started,
 * **Tensors**: missing, misshapen and superfluous ones, unknown dtypes, and files that are cut short, from headers alone
   (`expected.py`). Values that are infinite or not numbers are refused by name when they are loaded.
 * **GGUF**: every key of the architecture and of the tokenizer and every tensor is applied as llama.cpp does or refused
-  by name, `rope_freqs` and rope scaling among them (`workers/prepare/gguf/`). An answer ends with the file's `eos`,
-  `eot` and `eom` tokens. Parts of a split file must be joined first.
+  by name, `rope_freqs` and rope scaling among them (`workers/prepare/gguf/`); Phi-3's windows are applied, which
+  llama.cpp leaves out. Experts become a tensor each. An answer ends with the file's `eos`, `eot` and `eom` tokens.
+  Parts of a split file must be joined first.
 
 ## Packed weights
 
@@ -150,7 +151,7 @@ Gemma 3 270M (Q4_K_M; Q5_0, Q8_0, Q4_K and Q6_K blocks): 64.2 ms a token.
 
 def page() -> str:
     """The whole page."""
-    files = {kind: name for name, kind in MODEL_TYPES.items()}
+    files = {kind: name for names in (MODEL_TYPES, WITH_EXPERTS) for name, kind in names.items()}
     served = [
         f"| `{kind}` | {_layers(family)} | {family.since} | {f'`{files[kind]}`' if kind in files else 'no'} | "
         f"{_TESTED[kind in EVERY_FRAME]} |"
