@@ -195,7 +195,7 @@ _OWN: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_shared_expert_intermediate_size": 40,
             "moe_latent_size": 20,
             "routed_scaling_factor": 1.5,
-            "time_step_min": 0.1,
+            "time_step_min": 1e-9,  # which transformers applies to prompts, and not to single tokens
         },
     ),
     "gemma4": (

@@ -25,6 +25,7 @@ SIZES: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
 }
 _ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 _PARTS = {
@@ -199,6 +200,7 @@ def _write_vocabulary(writer: GGUFWriter, tokenizer: dict[str, Any]) -> None:
     writer.add_token_types([TokenType.CONTROL if token in special else TokenType.NORMAL for token in vocabulary])
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
     writer.add_eos_token_id(2)
+    writer.add_pad_token_id(0)
 
 
 def _write(writer: GGUFWriter, made: Made, name: str, tensor: Tensor) -> None:

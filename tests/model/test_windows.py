@@ -106,8 +106,9 @@ def _keys(shard: Shard) -> list[tuple[Tensor, Tensor]]:
 def test_no_layer_reads_further_back_than_it_is_said_to(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_model({**CONFIGS, **family_configs()}[name], tmp_path)
-    said = layer_windows(read_json(tmp_path / "config.json"))
+    config = {**CONFIGS, **family_configs()}[name]
+    write_model(config, tmp_path)
+    said = layer_windows({"num_hidden_layers": config.num_hidden_layers, **read_json(tmp_path / "config.json")})
     seen: dict[int, int | None] = {}
     original = attention.FrameContext.attend
 

@@ -24,10 +24,10 @@ class HeldWindow:
         Raises `OutOfStep` where it would read what was given back.
         """
         window, chunk, ahead, back = self._rule
+        self._check(position)
         if position <= self._chunks:  # a request begins here, and writes whatever follows
             self._chunks = self._text = position
             self._low = min(self._low, position)
-        self._check(position)
         if position == self._chunks and length == chunk and position % chunk == 0:
             self._chunks = self._text = position + length
             low = self._chunks - (back - 1) * chunk - window + 1
@@ -53,7 +53,7 @@ class HeldWindow:
 
     def _check(self, position: int) -> None:
         first = max(0, position - self._rule.window + 1)
-        if first < self._low or (position > self._chunks < self._text > first):
+        if first < min(self._low, position) or (position > self._chunks < self._text > first):
             raise OutOfStep(
                 f"a frame at {position} would read from {first} on; kept are {self._low}..{self._chunks - 1} and those "
                 f"from {self._text} on"

@@ -35,6 +35,11 @@ def load_config(folder: Path) -> PreTrainedConfig:
     return config
 
 
+def said_of(config: PreTrainedConfig) -> dict[str, Any]:
+    """A config.json that says everything; the number of layers too, which some families derive."""
+    return {**config.to_dict(), "num_hidden_layers": config.num_hidden_layers}
+
+
 @dataclass(frozen=True)
 class _Wanted:
     """One module to fill, and where each of its tensors is in the checkpoint."""

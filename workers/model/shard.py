@@ -10,7 +10,7 @@ from torch import Tensor
 from workers.model.attention import FrameContext
 from workers.model.decoder_layer import DecoderLayer
 from workers.model.kv_cache import KVSlice
-from workers.model.loader import Progress, Target, load_config
+from workers.model.loader import Progress, Target, load_config, said_of
 from workers.model.rotary import NoRotation, RotaryTables
 from workers.model.states import FrameStates, StateSlice
 from workers.shared.errors import ConfigError, OutOfStep
@@ -127,7 +127,7 @@ class Shard:
         if not 1 <= max_len <= longest:
             raise ConfigError(f"--max-model-len {max_len}: this model has from 1 to {longest} positions")
         target = Target(path, config, layers, first=first, last=last, rounding=rounding)
-        said = config.to_dict()
+        said = said_of(config)
         plans = layer_plans(said)
         shapes = {layer: plan.state for layer in layers if (plan := plans[layer]).state is not None}
         weight_bytes = target.weight_bytes(dtype, device)
