@@ -37,8 +37,8 @@ A folder, a hub model and a GGUF file are checked before any process is started,
   for every request, so that a token's rotation does not depend on what follows.
 * **A text tower** of a model that also sees or hears (`text_config`, tensors under `language_model.`) is served as
   text if its own `model_type` is in the table: Gemma 3, Mistral 3, Qwen3.5. Images and sounds are refused.
-* **Latent attention** (DeepSeek-V2 and V3, GLM-4 MoE lite): keys and values are kept as attention reads them, not as the
-  latents they are made of: many times the memory, and no work at every token for all positions.
+* **Latent attention** (DeepSeek-V2 and V3, GLM-4 MoE lite): keys and values are kept as attention reads them, not as
+  the latents they are made of: many times the memory, and no work at every token for all positions.
 * **Sliding windows**: on CPUs layers that have one keep no more than they can still read, where that saves half of
   their memory ([decision 10](decisions/0010-slots-of-addresses.md)); on GPUs they keep every position.
 * **Experts in MXFP4** (gpt-oss) are unpacked to the dtype when they are loaded (`workers/model/mxfp4.py`). The model's
