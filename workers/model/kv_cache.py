@@ -6,19 +6,20 @@ sees contiguous tensors either way.
 """
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import torch
 from torch import Tensor
 
 from workers.decisions.windows import HeldWindow
+from workers.shared.frames import Move
 from workers.shared.model_files.layers import KVShape
 from workers.shared.model_files.windows import WindowRule
 
 
 class _Buffer:
-    """Keys or values of one layer and slot: `[1, heads, max_len, width]`."""
+    """Keys or values of one layer and slot: `[1, heads, rows, width]`."""
 
     def __init__(self, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> None:
         count = prod(shape)
@@ -30,7 +31,7 @@ class _Buffer:
             self.tensor = torch.zeros(shape, dtype=dtype, device=device)
 
     def release(self, start: int, stop: int) -> None:
-        """Gives back whole pages from position `start` to `stop` of each head."""
+        """Gives back whole pages from row `start` to `stop` of each head."""
         if self._memory is None:
             return
         _, heads, length, width = self.tensor.shape
@@ -43,9 +44,10 @@ class _Buffer:
 
 
 class KVSlice:
-    """Buffers that are written at a position and never cropped or moved.
+    """Buffers that are written at a position and never cropped.
 
-    Rollback needs no operation: what lies at and behind a frame's end is never read before it is written again.
+    Rollback needs no operation: what lies at and behind a frame's end is never read before it is written again. In
+    front of the row of the first position there are rows of scratch, for drafts that share a position with another.
     """
 
     def __init__(
@@ -56,17 +58,22 @@ class KVSlice:
         max_len: int,
         dtype: torch.dtype,
         device: torch.device,
+        scratch: int = 0,
         rule: WindowRule | None = None,
     ) -> None:
-        """Makes room for the layers with these global indices; by `rule`, those with a window do not keep all."""
+        """Makes room for the layers with these global indices: `max_len` positions and `scratch` rows a slot.
+
+        By `rule`, layers with a window do not keep all positions.
+        """
         self.max_len = max_len
+        self.scratch = scratch
         self._rule = rule
         self._windowed = [] if rule is None else [layer for layer, shape in shapes.items() if shape.window is not None]
         self._held = [HeldWindow(rule) for _ in range(sequences)] if rule is not None else []
         self._buffers = [
             {
                 layer: tuple(
-                    _Buffer((1, shape.heads, max_len, width), dtype, device)
+                    _Buffer((1, shape.heads, scratch + max_len, width), dtype, device)
                     for width in (shape.width, shape.value_width)
                 )
                 for layer, shape in shapes.items()
@@ -82,16 +89,17 @@ class KVSlice:
     def nbytes(self) -> int:
         """Bytes with as much of every slot written as is held at a time."""
         return sum(
-            (keys.nbytes + values.nbytes) // self.max_len * self._most(layer)
+            (keys.nbytes + values.nbytes) // (self.scratch + self.max_len) * self._most(layer)
             for layers in self._layers
             for layer, (keys, values) in layers.items()
         )
 
     def _most(self, layer: int) -> int:
-        return self.max_len if self._rule is None or layer not in self._windowed else self._rule.most
+        held = self.max_len if self._rule is None or layer not in self._windowed else self._rule.most
+        return self.scratch + held
 
     def layers(self, sequence: int) -> dict[int, tuple[Tensor, Tensor]]:
-        """Keys and values of a slot by global layer index, each [1, heads, max_len, width]."""
+        """Keys and values of a slot by global layer index, each [1, heads, scratch + max_len, width]."""
         return self._layers[sequence]
 
     def begin(self, sequence: int, position: int, length: int) -> None:
@@ -100,23 +108,33 @@ class KVSlice:
         Raises `OutOfStep` where the frame would read what has been.
         """
         if self._held and (lost := self._held[sequence].begin(position, length)) is not None:
+            start, stop = lost
             for layer in self._windowed:
                 for buffer in self._buffers[sequence][layer]:
-                    buffer.release(*lost)
+                    buffer.release(self.scratch + start, self.scratch + stop)
 
     def copy(self, source: int, target: int, positions: int, of: "KVSlice | None" = None) -> None:
-        """Copies the first `positions` from one slot to another, bit by bit; from a slot of another slice if given."""
+        """Copies the first `positions` from one slot to another, bit by bit; from a slot of another slice if given,
+        which has as much scratch.
+        """
         others, first = (self if of is None else of)._layers[source], 0
         if self._held:
             self._held[source].lends(positions)
             first = self._held[target].copied(positions)
         for layer, mine in self._layers[target].items():
-            held = slice(first if layer in self._windowed else 0, positions)
+            held = slice(self.scratch + (first if layer in self._windowed else 0), self.scratch + positions)
             for tensor, other in zip(mine, others[layer], strict=True):
                 tensor[:, :, held] = other[:, :, held]
+
+    def move(self, sequence: int, moves: Sequence[Move]) -> None:
+        """Copies rows of scratch of a slot to those of positions, bit by bit."""
+        for tensors in self._layers[sequence].values():
+            for tensor in tensors:
+                for slot, position in moves:
+                    tensor[:, :, self.scratch + position] = tensor[:, :, slot]
 
     def release(self, sequence: int, kept: int) -> None:
         """Gives the memory of a slot from position `kept` on back to the system, in whole pages, until written."""
         for buffers in self._buffers[sequence].values():
             for buffer in buffers:
-                buffer.release(kept, self.max_len)
+                buffer.release(self.scratch + kept, self.scratch + self.max_len)

@@ -41,14 +41,15 @@ class Need(msgspec.Struct, frozen=True):
     slots: int = 1
     pool: int = 0  # positions that all slots share; 0: each has as many as the longest sequence
     host: str = ""  # where parts run on several
+    scratch: int = 0  # rows of a slot beside those of its positions
     window_bytes: int = 0  # of those of a position, what layers have that hold no more than `window_most` a slot
     window_most: int = 0
 
     def kv_bytes(self, max_len: int) -> int:
         """Bytes of keys and values, where a sequence may have `max_len` positions."""
-        positions = self.pool or self.slots * max_len
-        windows = self.window_bytes * min(positions, self.slots * self.window_most)
-        return (self.kv_bytes_per_position - self.window_bytes) * positions + windows
+        positions, scratch = self.pool or self.slots * max_len, self.slots * self.scratch
+        windows = self.window_bytes * (min(positions, self.slots * self.window_most) + scratch)
+        return (self.kv_bytes_per_position - self.window_bytes) * (positions + scratch) + windows
 
     def total(self, max_len: int) -> int:
         """Bytes with those of the weights."""
@@ -64,7 +65,8 @@ def needs_of(config: EngineConfig) -> list[Need]:
         folder = Path(drafter.draft_model)
         layers = int(read_json(folder / "config.json")["num_hidden_layers"])
         weights, kv = model_bytes(folder, range(layers), config, drafter.device, first=True, last=True)
-        needs.append(Need("draft model", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
+        host, scratch = host_of(endpoints.bus), config.scratch
+        needs.append(Need("draft model", drafter.device, weights, kv, config.max_num_seqs, 0, host, scratch))
     if drafter.module is not None:
         weights, kv = module_bytes(Path(drafter.module), config)
         needs.append(Need("draft module", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
@@ -110,13 +112,18 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
 
 
 def stage_need(config: EngineConfig, stage: int) -> Need:
-    """What one stage needs."""
+    """What one stage needs; raises `ConfigError` where its layers cannot do what is asked of them."""
     last = stage == config.stages - 1
     folder, layers = Path(config.model), config.layers(stage)
     device, rounding = config.device(stage), config.rounding
     weights, _ = model_bytes(folder, layers, config, device, first=stage == 0, last=last, rounding=rounding)
     item = _ITEM_BYTES[config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype]
     said, rule = read_json(folder / "config.json"), window_rule(config)
+    if config.tree_width > 1 and has_states(said):
+        raise ConfigError(
+            f"--tree-width {config.tree_width}: this model has layers that remember one text, and not the branches of "
+            f"several; leave it out"
+        )
     return Need(
         f"stage {stage}",
         device,
@@ -125,6 +132,7 @@ def stage_need(config: EngineConfig, stage: int) -> Need:
         config.max_num_seqs,
         config.max_total_tokens,
         host_of(config.endpoints.data[stage]),
+        config.scratch,
         0 if rule is None else window_bytes_per_position(said, layers, item),
         0 if rule is None else rule.most,
     )
