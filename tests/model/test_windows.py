@@ -17,7 +17,7 @@ from tests.model.identity import one_thread
 from tests.model.pipeline import Pipeline
 from workers.model import attention
 from workers.model.shard import Shard
-from workers.shared.memory import stage_need
+from workers.shared.memory import stage_needs
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.windows import layer_windows, window_rule
 
@@ -94,7 +94,7 @@ def test_pages_behind_the_window_are_given_back_and_planned_so(engine: LocalEngi
     for layer, (mine, theirs) in enumerate(zip(held, kept, strict=True)):
         assert torch.equal(mine[:, :, -WINDOW:], theirs[:, :, -WINDOW:])
         assert torch.equal(mine, theirs) == (layer in (2, 5)), "layers that see everything keep everything"
-    assert shard.kv_bytes == sum(stage_need(config, stage).kv_bytes(LONGEST) for stage in range(2))
+    assert shard.kv_bytes == sum(need.kv_bytes(LONGEST) for need in stage_needs(config))
     assert shard.kv_bytes < whole.kv_bytes * 0.6
 
 

@@ -1,12 +1,23 @@
-"""Progress on stderr for whatever reads or writes for longer than a second."""
+"""Progress for whatever reads or writes for longer than a second: on stderr, and of a stage for rank 0."""
 
 import time
 from collections.abc import Callable
 from types import TracebackType
 
+import msgspec
+
+from workers.shared.frames import Natural
 from workers.shared.processes.logs import tell
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+class Loading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
+    """A stage goes on loading, told now and then: a slow one is not a hung one."""
+
+    stage: Natural
+    done: int  # bytes
+    total: int
 
 
 class Progress:
