@@ -81,6 +81,6 @@ def build_tower(target: PreTrainedConfig, config: ModuleConfig) -> tuple[nn.Modu
     shape.sliding_window = None
     shape._attn_implementation = attention.NAME
     # Plain layers rotate whole heads, which those of other targets may not.
-    module = type(family.rotary_emb)(config=target) if own else Qwen3RotaryEmbedding(config=shape)
+    module = type(family.rotary_emb)(config=target) if own else Qwen3RotaryEmbedding(shape)  # type: ignore[arg-type]
     rotary = TowerRotary(module, kinds)
     return nn.ModuleList(layer_class(shape, index) for index in range(config.layers)), rotary

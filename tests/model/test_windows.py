@@ -13,7 +13,6 @@ from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, local_engine
 from tests.model.conftest import CONFIGS, VOCABULARY, write_model
 from tests.model.families import family_configs
-from tests.model.identity import one_thread
 from tests.model.pipeline import Pipeline
 from workers.model import attention
 from workers.model.shard import Shard
@@ -23,12 +22,6 @@ from workers.shared.model_files.windows import layer_windows, window_rule
 
 CHUNK, WINDOW, LONGEST = 8, 8, 256
 SHARED = [(37 * i + 11) % VOCABULARY for i in range(120)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

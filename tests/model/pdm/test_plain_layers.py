@@ -1,6 +1,5 @@
 """Draft modules of plain layers, for targets whose own layers are of another kind: experts, latents, states."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from speculation.training.teacher import LiveTeacher, load_target
 from tests.harness import local_engine
 from tests.model.conftest import CONFIGS, write_model
 from tests.model.families import LAYERS, family_configs
-from tests.model.identity import one_thread
 from tests.model.pdm.modules import random_module
 from tests.model.pipeline import Pipeline
 from workers.shared.errors import ConfigError
@@ -33,12 +31,6 @@ TARGETS = {
     for config in (*CONFIGS.values(), *family_configs().values())
     if config.model_type in WITH_PLAIN_LAYERS
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def plain_module(folder: Path) -> DraftModule:
