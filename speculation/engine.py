@@ -383,6 +383,7 @@ class Engine:
             credits={kind: sum(schedule.count(kind) for schedule in schedules) for kind in FRAME_KINDS},
             dropped=self._channels.dropped,
             kv=self._kv_use(),
+            models=self._channels.figures(),
         )
 
     def _kv_use(self) -> KvUse:

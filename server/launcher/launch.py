@@ -19,6 +19,7 @@ from server.launcher.stage_hosts import LocalStages, StageHosts
 from server.launcher.summary import example, summary
 from server.settings import ServerOptions, check_server, save_settings, settings_for
 from workers.shared.config import EngineConfig, save_config
+from workers.shared.drafters import DRAFTERS
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.memory import check_devices, free_bytes, needs_of, report
@@ -130,6 +131,8 @@ class Launcher:
         save_config(config, path)
         rank_0 = spawn("speculation rank", "speculation", "--config", str(path), threads=config.drafter.threads)
         self._engine.children += [rank_0, *self._stages.start(config, path)]
+        if module := DRAFTERS[config.drafter.name].process:
+            self._engine.children.append(spawn(config.drafter.name, module, "--config", str(path)))
 
     def _start_server(self, config: EngineConfig) -> None:
         settings = settings_for(

@@ -21,6 +21,8 @@ class Method(NamedTuple):
     rounds: bool = False  # draft-then-verify: a few drafts, one frame with all of them, its sample
     one_device: bool = False
     chooses: bool = False  # the controller decides, also where the others are to draft always
+    waits: bool = False  # of a cascade: one model works at a time, on as many drafts as a round has
+    direct: bool = False  # of a cascade: the smallest model alone, without those between it and the target
 
 
 SINGLE = "single"  # all layers in one stage process, no speculation
@@ -35,6 +37,10 @@ METHODS = {
     "model": Method("model"),
     "dtv-ngram": Method("ngram", rounds=True),
     "dtv-model": Method("model", rounds=True),
+    "cascade": Method("cascade"),  # as many frames in flight as there are stages
+    "cascade-rounds": Method("cascade", rounds=True),  # PipeSpec: one frame in flight, with all drafts that wait
+    "cascade-sync": Method("cascade", rounds=True, waits=True),
+    "cascade-direct": Method("cascade", direct=True),
     "scripted": Method("scripted"),  # rehearsal
     "dtv-scripted": Method("scripted", rounds=True),
     SINGLE: Method("none", one_device=True),
@@ -48,6 +54,7 @@ def _methods(are: Callable[[DrafterRow], bool]) -> tuple[str, ...]:
 
 USES_MODULE = _methods(lambda row: row.needs_module)
 USES_MODEL = _methods(lambda row: row.needs_model)
+USES_CASCADE = _methods(lambda row: row.needs_cascade)
 REHEARSALS = _methods(lambda row: row.needs_script)
 
 
@@ -122,18 +129,24 @@ def check(settings: BenchSettings, methods: tuple[str, ...]) -> None:
         raise ConfigError(f"--draft-module is for --methods {' or '.join(USES_MODULE)}")
     if any(method in USES_MODEL for method in methods) != (drafter.model is not None):
         raise ConfigError(f"--methods {' or '.join(USES_MODEL)} and --draft-model PATH belong together")
+    if any(method in USES_CASCADE for method in methods) != bool(drafter.cascade):
+        raise ConfigError(f"--methods {' or '.join(USES_CASCADE)} and --cascade SMALL[,MIDDLE...] belong together")
 
 
 def serve_arguments(contender: Contender, settings: BenchSettings, module: str | None) -> list[str]:
     """Arguments of `echelon serve`, from MODEL on, that start `contender`; `module` is the draft module's path."""
     method, how, asked = contender.method, contender.how, settings.engine
+    drafts = settings.num_speculative_tokens
     drafter = replace(
         asked.drafter,
         name=str(how.drafter),
         module=module if method in USES_MODULE else None,
         model=asked.drafter.model if method in USES_MODEL else None,
         scripted_acceptance=asked.drafter.scripted_acceptance if method in REHEARSALS else None,
-        num_speculative_tokens=settings.num_speculative_tokens if how.rounds else 0,
+        num_speculative_tokens=drafts if how.rounds else 0,
+        cascade=_cascade(contender, settings),
+        cascade_lookahead=drafts if how.waits else asked.drafter.cascade_lookahead,
+        cascade_lead=drafts if how.waits else asked.drafter.cascade_lead,
         always=asked.drafter.always and not (how.one_device or how.chooses),
     )
     engine = replace(
@@ -145,6 +158,14 @@ def serve_arguments(contender: Contender, settings: BenchSettings, module: str |
         drafter=drafter,
     )
     return [settings.model, "--served-model-name", "bench", *flags(engine)]
+
+
+def _cascade(contender: Contender, settings: BenchSettings) -> tuple[str, ...]:
+    """The models that a contender has below the target, the smallest first."""
+    if contender.method not in USES_CASCADE:
+        return ()
+    models = settings.engine.drafter.cascade
+    return models[:1] if contender.how.direct else models
 
 
 def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:
@@ -160,10 +181,12 @@ def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:
 def devices(contender: Contender, settings: BenchSettings) -> int:
     """How many devices a contender takes: GPUs, or processes with layers of the target or of a drafter.
 
-    On GPUs a drafter shares the first stage's.
+    On GPUs a drafter shares the first stage's; models of a cascade have devices of their own where they were given any.
     """
+    cascade = len(_cascade(contender, settings))
     drafts = contender.how.drafter in (*USES_MODULE, "model")
-    return len(gpus(contender, settings)) or contender.stages + drafts
+    own = len({*settings.engine.drafter.cascade_device[:cascade]})
+    return len(gpus(contender, settings)) + own if gpus(contender, settings) else contender.stages + drafts + cascade
 
 
 def _device(contender: Contender, engine: EngineOptions) -> tuple[str, ...]:

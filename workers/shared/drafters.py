@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "scripted"]
+DrafterName = Literal["none", "ngram", "model", "cascade", "pdm", "pdm+ngram", "scripted"]
 Reads = Literal["nothing", "text", "states in flight"]
 
 
@@ -18,10 +18,12 @@ class DrafterRow(NamedTuple):
     reads: Reads = "text"  # what its drafts are made from; "states in flight": hidden states of unfinished frames
     needs_module: bool = False  # --draft-module
     needs_model: bool = False  # --draft-model
+    needs_cascade: bool = False  # --cascade
     needs_script: bool = False  # --script or --scripted-acceptance
     prior: float = 0.0  # share of tokens for which its draft is right, as far as is known before any is made
     silence: float = 0.0  # share of tokens for which it has no draft, likewise
     beside: "tuple[DrafterName, ...]" = ()  # drafters that it is made of: the controller may choose them, too
+    process: str = ""  # "module" that runs in a process beside rank 0, on its host
 
     @property
     def works_in_rounds(self) -> bool:
@@ -40,6 +42,13 @@ DRAFTERS: Mapping[DrafterName, DrafterRow] = MappingProxyType(
         # The priors of lookup and of the module are those of docs/benchmarks.md, over all texts and temperatures.
         "ngram": DrafterRow("speculation.drafters.ngram:load", prior=0.3, silence=0.4),
         "model": DrafterRow("speculation.drafters.load_model:load", needs_model=True, prior=0.6),
+        "cascade": DrafterRow(
+            "speculation.cascade.drafter:load",
+            needs_cascade=True,
+            prior=0.6,
+            silence=0.2,
+            process="speculation.cascade",
+        ),
         "pdm": DrafterRow("speculation.drafters.load_pdm:load", "states in flight", needs_module=True, prior=0.7),
         "pdm+ngram": DrafterRow(
             "speculation.drafters.load_pdm:load_combined",

@@ -7,6 +7,7 @@ from bisect import bisect_left
 
 import msgspec
 
+from workers.shared.cascade.figures import ModelFigures
 from workers.shared.emulation import Emulation
 from workers.shared.frames import Frame, Natural
 from workers.shared.live.messages import Passage, Report, Trace, Watch
@@ -382,6 +383,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     dropped: int = 0  # messages that rank 0 could not read
     credits: dict[str, int] = {}  # frames in flight, by kind: certain, draft, prompt
     kv: KvUse = KvUse()
+    models: list[ModelFigures] = []  # that draft in processes of their own, the smallest first
 
 
 class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):
