@@ -1,4 +1,4 @@
-"""`echelon serve tiny --cascade ...`: models that are killed, stopped and come back, under a request that does not notice."""
+"""`echelon serve tiny --cascade ...`: models that are killed or stopped and come back; requests do not notice."""
 
 import os
 import signal
