@@ -17,7 +17,7 @@ class Smaller:
         self._text = Text()
         self._prompt = 0
         self._sampling = Sampling(seed=0)
-        self._begin(opened=True)  # nothing to tell yet
+        self._begin()
 
     def open(self, text: Text, prompt: int, sampling: Sampling) -> None:
         """A request begins, whose `text` so far starts with `prompt` tokens of prompt."""
@@ -44,7 +44,7 @@ class Smaller:
     def news(self) -> OpenText | WriteText | None:
         """What it has not been told; it counts as told from here on."""
         tokens, told = self._text.tokens, self._told.at
-        if self.hushed or (self._opened and told == len(tokens)):
+        if self.hushed or told == len(tokens):
             return None
         self._told.at = len(tokens)
         if self._opened:
@@ -53,9 +53,9 @@ class Smaller:
         self._opened = True
         return OpenText(self._slot, self._number, self._prompt, list(tokens), self._sampling)
 
-    def _begin(self, *, opened: bool = False) -> None:
+    def _begin(self) -> None:
         self._number += 1
-        self._opened = opened
+        self._opened = False
         self._copy = Text()  # of what it has written
         self._told: Follower = self._text.follower()
         self._agreement = Agreement(self._text, self._copy)

@@ -103,8 +103,9 @@ def test_whatever_happens_drafts_are_of_the_text_they_are_drafted_for(
                 world.target.verify(slot, random.randrange(6))
         elif what < 0.98:
             world.kill(random.randrange(levels))
-        else:
-            world.target.begin(random.randrange(slots), [random.randrange(50) for _ in range(random.randrange(1, 40))])
+        else:  # of an earlier text, as a prompt often is
+            earlier = random.choice(world.target.texts).tokens
+            world.target.begin(random.randrange(slots), earlier[: random.randrange(1, len(earlier) + 1)])
     world.assert_right()
     world.settle()
     for text, end in zip(world.target.texts, world.target.ends, strict=True):
@@ -126,6 +127,7 @@ def test_models_that_agree_have_every_draft_accepted() -> None:
 def test_one_model_at_a_time_writes_no_more_than_is_waited_for() -> None:
     world = World(2, 1, Pacing(3, 3), 1.0)
     small, middle = world.models
+    small.connected = True  # from the start: without it nobody is waited for
     world.target.begin(0, [1, 2, 3])
     world.settle()
     assert len(world.target.ends[0].drafts()) == 3
