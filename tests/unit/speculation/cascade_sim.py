@@ -123,7 +123,7 @@ class SimulatedModel:
         assert len(kv) == work.position, "keys and values are missing"
         assert all(seen == tuple(text[: place + 1]) for place, seen in enumerate(kv)), "they are of another text"
         kv += [tuple(rows[: place + 1]) for place in range(work.position, len(rows))]
-        assert list(rows[: len(text)]) == text if work.samples else True
+        assert not work.samples or (work.position < len(text) and rows[: len(text)] == text), "no row to sample behind"
         written: list[int] = []
         if work.samples:
             for place in range(len(work.drafts) + 1):
