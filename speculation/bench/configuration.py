@@ -1,7 +1,7 @@
 """What is compared, and how each contender is started. Pure."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +23,12 @@ class Method(NamedTuple):
     chooses: bool = False  # the controller decides, also where the others are to draft always
     waits: bool = False  # of a cascade: one model works at a time, on as many drafts as a round has
     direct: bool = False  # of a cascade: the smallest model alone, without those between it and the target
+    width: int | Literal["auto"] | None = None  # tokens a frame of its own; None: as all have been asked for
+
+    @property
+    def several(self) -> bool:
+        """Whether its frames hold several tokens whatever all have been asked for."""
+        return self.rounds or self.width is not None
 
 
 SINGLE = "single"  # all layers in one stage process, no speculation
@@ -33,7 +39,11 @@ METHODS = {
     "ngram": Method("ngram"),
     "pdm": Method("pdm"),
     "pdm+ngram": Method("pdm+ngram"),
+    "exit": Method("exit"),
     "chosen": Method("pdm+ngram", chooses=True),
+    "wide-ngram": Method("ngram", width=4),
+    "wide-pdm": Method("pdm", width=4),
+    "best": Method("pdm+ngram", chooses=True, width="auto"),
     "model": Method("model"),
     "dtv-ngram": Method("ngram", rounds=True),
     "dtv-model": Method("model", rounds=True),
@@ -76,6 +86,7 @@ class BenchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_speculative_tokens: int = 4  # drafts a frame, for draft-then-verify
     ignore_eos: bool = False  # every answer then has `max_tokens` tokens
     module: str | None = None  # SHA-256 of the draft module's weights
+    checkpoints: dict[str, str] = {}  # drafters that have another one: SHA-256 of its weights
     engine: EngineOptions = EngineOptions()
 
     def described(self) -> dict[str, Any]:
@@ -125,23 +136,31 @@ def check(settings: BenchSettings, methods: tuple[str, ...]) -> None:
         raise ConfigError(
             f"--methods {' or '.join(REHEARSALS)} and --scripted-acceptance P belong together; give both or neither"
         )
-    if settings.module is not None and not any(method in USES_MODULE for method in methods):
-        raise ConfigError(f"--draft-module is for --methods {' or '.join(USES_MODULE)}")
-    if any(method in USES_MODEL for method in methods) != (drafter.model is not None):
+    drafters = {METHODS[method].drafter for method in methods}
+    if idle := [name for name in settings.checkpoints if name not in drafters]:
+        raise ConfigError(f"--checkpoint {idle[0]}=...: none of the --methods drafts with it")
+    with_module = [method for method in methods if method in USES_MODULE]
+    if settings.module is not None and all(METHODS[method].drafter in settings.checkpoints for method in with_module):
+        raise ConfigError(f"--draft-module is for --methods {' or '.join(USES_MODULE)} without a --checkpoint")
+    with_model = [m for m in methods if m in USES_MODEL and METHODS[m].drafter not in settings.checkpoints]
+    if bool(with_model) != (drafter.model is not None):
         raise ConfigError(f"--methods {' or '.join(USES_MODEL)} and --draft-model PATH belong together")
     if any(method in USES_CASCADE for method in methods) != bool(drafter.cascade):
         raise ConfigError(f"--methods {' or '.join(USES_CASCADE)} and --cascade SMALL[,MIDDLE...] belong together")
 
 
-def serve_arguments(contender: Contender, settings: BenchSettings, module: str | None) -> list[str]:
-    """Arguments of `echelon serve`, from MODEL on, that start `contender`; `module` is the draft module's path."""
+def serve_arguments(contender: Contender, settings: BenchSettings, checkpoint: str | None) -> list[str]:
+    """Arguments of `echelon serve`, from MODEL on, that start `contender`.
+
+    `checkpoint` is the path of what its drafter has: a draft module, an exit head, or a model of its own.
+    """
     method, how, asked = contender.method, contender.how, settings.engine
     drafts = settings.num_speculative_tokens
     drafter = replace(
         asked.drafter,
         name=str(how.drafter),
-        module=module if method in USES_MODULE else None,
-        model=asked.drafter.model if method in USES_MODEL else None,
+        module=checkpoint if method in USES_MODULE else None,
+        model=checkpoint or asked.drafter.model if method in USES_MODEL else None,
         scripted_acceptance=asked.drafter.scripted_acceptance if method in REHEARSALS else None,
         num_speculative_tokens=drafts if how.rounds else 0,
         cascade=_cascade(contender, settings),
@@ -153,7 +172,8 @@ def serve_arguments(contender: Contender, settings: BenchSettings, module: str |
         asked,
         stages=contender.stages,
         delta=0 if how.rounds else asked.delta,
-        tokens_per_frame=1 if how.rounds or how.drafter == NONE else asked.tokens_per_frame,
+        tokens_per_frame=_width(how, asked),
+        tree_width=1 if how.drafter == NONE or method in USES_MODULE else asked.tree_width,
         device=_device(contender, asked),
         drafter=drafter,
     )
@@ -168,6 +188,13 @@ def _cascade(contender: Contender, settings: BenchSettings) -> tuple[str, ...]:
     return models[:1] if contender.how.direct else models
 
 
+def _width(how: Method, asked: EngineOptions) -> int | Literal["auto"]:
+    """Tokens a frame, of what can fill frames of several."""
+    if how.drafter is None or how.drafter == NONE or how.rounds or not DRAFTERS[how.drafter].fills_frames:
+        return 1
+    return asked.tokens_per_frame if how.width is None else how.width
+
+
 def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:
     """Indices of the GPUs that a contender works on; none on CPUs."""
     names = _device(contender, settings.engine)
@@ -178,15 +205,21 @@ def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:
     return tuple(sorted({int(name.partition(":")[2]) for name in names}))
 
 
+def has_network(method: Method) -> bool:
+    """Whether it drafts with one, which takes a device, or a part of one."""
+    row = None if method.drafter is None else DRAFTERS[method.drafter]
+    return row is not None and (row.needs_module or row.needs_model or row.listens)
+
+
 def devices(contender: Contender, settings: BenchSettings) -> int:
     """How many devices a contender takes: GPUs, or processes with layers of the target or of a drafter.
 
     On GPUs a drafter shares the first stage's; models of a cascade have devices of their own where they were given any.
     """
-    cascade = len(_cascade(contender, settings))
-    drafts = contender.how.drafter in (*USES_MODULE, "model")
-    own = len({*settings.engine.drafter.cascade_device[:cascade]})
-    return len(gpus(contender, settings)) + own if gpus(contender, settings) else contender.stages + drafts + cascade
+    cascade = _cascade(contender, settings)
+    own = len({*settings.engine.drafter.cascade_device[: len(cascade)]})
+    on_gpus = len(gpus(contender, settings))
+    return on_gpus + own if on_gpus else contender.stages + has_network(contender.how) + len(cascade)
 
 
 def _device(contender: Contender, engine: EngineOptions) -> tuple[str, ...]:

@@ -185,8 +185,8 @@ def _block(
                 load=work.load,
             )
         )
-    wide = work.settings.engine.tokens_per_frame != 1
-    rounds = wide or any(lane.contender.how.rounds for lane, _ in todo)
+    wide = work.settings.engine.tokens_per_frame != 1 or work.settings.engine.tree_width > 1
+    rounds = wide or any(lane.contender.how.several for lane, _ in todo)
     known = [*folder.cells(), *cells] if rounds else cells
     for (lane, _), cell in zip(todo, cells, strict=True):
         folder.keep(replace(cell, near_ties=_near_ties(lane, cell, known, data_set, wide=wide)))

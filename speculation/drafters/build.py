@@ -27,9 +27,7 @@ def choices(config: DrafterConfig) -> list[Choice]:
 def _choice(name: DrafterName) -> Choice:
     row = DRAFTERS[name]
     family = "module" if row.needs_module else ""
-    return Choice(
-        name, row.prior, row.silence, family, listens=row.reads == "states in flight", apart=bool(row.process)
-    )
+    return Choice(name, row.prior, row.silence, family, listens=row.listens, apart=bool(row.process))
 
 
 def build_drafters(config: EngineConfig, vocab_size: int, offered: Sequence[Choice]) -> list[GuardedDrafter]:

@@ -28,7 +28,7 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], ModelDrafter]
     folder, target = Path(config.draft_model), Path(engine.model)
     check_vocabulary(folder, target, "--draft-model")
     shard, capacity = load_whole(engine, folder, config.device, "--draft-model")
-    return lambda slot: ModelDrafter(shard, vocab_size, capacity, slot)
+    return lambda slot: ModelDrafter(shard, vocab_size, capacity, slot, branches=engine.tree_width > 1)
 
 
 def load_whole(engine: EngineConfig, folder: Path, device: str, flag: str) -> tuple[Shard, int]:
@@ -51,6 +51,7 @@ def load_whole(engine: EngineConfig, folder: Path, device: str, flag: str) -> tu
             device=torch.device(device),
             max_len=capacity,
             sequences=engine.max_num_seqs,
+            scratch=engine.scratch,
             progress=progress.update,
         )
     return shard, capacity

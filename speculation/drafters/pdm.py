@@ -1,4 +1,4 @@
-"""The Pipeline Draft Module as a drafter: drafts from the hidden states of tokens that are still in the pipeline.
+"""Draft modules and exit heads as drafters: they draft from hidden states of tokens that are still in the pipeline.
 
 Taps arrive whenever they arrive; a draft waits for exactly those that its rows own (docs/design.md, "The draft
 module"), so what is drafted does not depend on timing.
@@ -36,14 +36,13 @@ class PdmDrafter(Drafter):
     def __init__(self, runtime: DraftRuntime, embedding: Tensor, module: DraftModule, capacity: int) -> None:
         """`runtime` holds the module's persistent rows; `embedding` is the target's table `[V, H]`."""
         vocab_size, features = module.config.vocab_size, runtime.features
-        self.anchors = features.anchors[1:]
+        self.anchors = features.read
         self._runtime = runtime
         self._embedding = embedding
         self._draft_to_target = module.draft_to_target
-        self._stages = features.stages
         self._sampler = Sampler(vocab_size, embedding.device)
         self._logits = torch.full((vocab_size,), -torch.inf, device=embedding.device)
-        shape = (capacity, len(features.anchors), embedding.shape[1])
+        shape = (capacity, 1 + len(features.read), embedding.shape[1])
         self._buffer = torch.zeros(shape, dtype=embedding.dtype, device=embedding.device)  # anchors by position
         self._embedded = 0  # positions whose column 0 is filled
         self._sources = _sources(features)
@@ -56,7 +55,7 @@ class PdmDrafter(Drafter):
 
     def kept(self) -> int | None:
         """Positions whose anchors have all arrived."""
-        return self._filled(self._stages)
+        return self._filled(self._runtime.features.last)
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Embeds the prompt and forgets everything but what is reused."""
@@ -76,6 +75,7 @@ class PdmDrafter(Drafter):
         """Whatever was tapped from `position` on belongs to dead drafts."""
         self._origins.append((epoch, position))
         self._keep(position)
+        self._runtime.rejected(position)
 
     def tap(self, tap: Tap) -> None:
         """Stores hidden states but those of dead drafts, and those that come behind others that were not sent."""
@@ -110,7 +110,7 @@ class PdmDrafter(Drafter):
         start = self._runtime.cached
         end = chunk_end(start, self._prompt_tokens, _ROWS_AHEAD)
         finished = max(self._prompt_tokens, self._verified - self._runtime.lag)
-        if end > min(finished, self._filled(self._stages)):
+        if end > min(finished, self._filled(self._runtime.features.last)):
             return False
         self._runtime.extend(self._buffer[start:end])
         return True
@@ -173,7 +173,9 @@ class PdmDrafter(Drafter):
 def _sources(features: FeatureMap) -> dict[int, _Source]:
     """The stages that own anchors, each with the columns it fills; the embedding is computed here."""
     columns = {
-        stage: [features.anchors.index(anchor) for anchor in features.anchors_of_stage(stage) if anchor > 0]
+        stage: [
+            features.anchors.index(anchor) for anchor in features.anchors_of_stage(stage) if anchor in features.read
+        ]
         for stage in range(features.stages)
     }
     return {stage: _Source(owned) for stage, owned in columns.items() if owned}

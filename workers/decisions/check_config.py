@@ -101,10 +101,16 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
             f"--tokens-per-frame {config.tokens_per_frame} is for frames in every stage, and with "
             f"--num-speculative-tokens {drafts} one frame is in flight; leave out either"
         )
-    if config.exact and (drafts or config.widest > 1):
+    if config.exact and (drafts or config.widest > 1 or config.tree_width > 1):
         yield (
-            "--exact: frames of several tokens round otherwise than plain decoding; leave out --tokens-per-frame and "
-            "--num-speculative-tokens"
+            "--exact: frames of several tokens round otherwise than plain decoding; leave out --tokens-per-frame, "
+            "--tree-width and --num-speculative-tokens"
+        )
+    if config.tree_width > 1 and not row.branches:
+        others = names_of(lambda row: row.branches and row.reads == "text")
+        yield (
+            f"--tree-width {config.tree_width}: --drafter {drafter.name} drafts behind one draft a position; use "
+            f"{others}, or leave --tree-width out"
         )
     if drafts and not row.works_in_rounds:
         others = names_of(lambda row: row.has_opinion and row.works_in_rounds)
@@ -112,6 +118,11 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
             f"--drafter {drafter.name} reads hidden states of tokens in flight, and with --num-speculative-tokens "
             f"{drafts} none is in flight while drafts are made: use {others}, or leave "
             f"--num-speculative-tokens out"
+        )
+    if config.widest > 1 and not row.fills_frames:
+        yield (
+            f"--tokens-per-frame {config.tokens_per_frame}: --drafter {drafter.name} drafts once stage 0 has computed "
+            f"the token before, so its frames hold one; leave --tokens-per-frame out"
         )
     if drafter.ngram_min > drafter.ngram_max:
         yield f"--ngram-min {drafter.ngram_min} must be at most --ngram-max, which is {drafter.ngram_max}"

@@ -7,16 +7,18 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-DrafterName = Literal["none", "ngram", "model", "cascade", "pdm", "pdm+ngram", "scripted"]
-Reads = Literal["nothing", "text", "states in flight"]
+DrafterName = Literal["none", "ngram", "model", "cascade", "pdm", "pdm+ngram", "exit", "scripted"]
+Reads = Literal["nothing", "text", "states in flight", "newest state"]
 
 
 class DrafterRow(NamedTuple):
     """What is known of a drafter before it is loaded."""
 
     loader: str  # "module:function" of a `speculation.drafters.base.Loader`, imported only where the drafter runs
-    reads: Reads = "text"  # what its drafts are made from; "states in flight": hidden states of unfinished frames
+    reads: Reads = "text"  # what its drafts are made from; "states in flight": hidden states of unfinished frames;
+    # "newest state": also that of the newest one, behind stage 0
     needs_module: bool = False  # --draft-module
+    ships: bool = False  # whether one may come with Echelon
     needs_model: bool = False  # --draft-model
     needs_cascade: bool = False  # --cascade
     needs_script: bool = False  # --script or --scripted-acceptance
@@ -28,7 +30,22 @@ class DrafterRow(NamedTuple):
     @property
     def works_in_rounds(self) -> bool:
         """Whether it can draft for draft-then-verify, where no frame is in flight while drafts are made."""
-        return self.reads != "states in flight"
+        return not self.listens
+
+    @property
+    def listens(self) -> bool:
+        """Whether stages send it hidden states."""
+        return self.reads not in ("nothing", "text")
+
+    @property
+    def branches(self) -> bool:
+        """Whether it can draft behind several drafts at one position: not behind what others have computed or chosen."""
+        return not self.listens and not self.process
+
+    @property
+    def fills_frames(self) -> bool:
+        """Whether it can draft behind a draft that is not announced yet, as in frames of several tokens."""
+        return self.reads != "newest state"
 
     @property
     def has_opinion(self) -> bool:
@@ -49,14 +66,19 @@ DRAFTERS: Mapping[DrafterName, DrafterRow] = MappingProxyType(
             silence=0.2,
             process="speculation.cascade",
         ),
-        "pdm": DrafterRow("speculation.drafters.load_pdm:load", "states in flight", needs_module=True, prior=0.7),
+        "pdm": DrafterRow(
+            "speculation.drafters.load_pdm:load", "states in flight", needs_module=True, ships=True, prior=0.7
+        ),
         "pdm+ngram": DrafterRow(
             "speculation.drafters.load_pdm:load_combined",
             "states in flight",
             needs_module=True,
+            ships=True,
             prior=0.7,
             beside=("ngram", "pdm"),
         ),
+        # Of a head of one layer, as others have measured it (docs/methods.md).
+        "exit": DrafterRow("speculation.drafters.exit:load", "newest state", needs_module=True, prior=0.45),
         "scripted": DrafterRow("speculation.drafters.scripted:load", "nothing", needs_script=True, prior=0.7),
     }
 )

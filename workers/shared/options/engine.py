@@ -57,6 +57,13 @@ class DrafterFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     scripted_acceptance: Annotated[
         Share | None, about(REHEARSAL, "Accept drafts with this probability; the text then means nothing")
     ] = None
+    scripted_rescue: Annotated[
+        Share,
+        about(
+            REHEARSAL,
+            "With --scripted-acceptance: the share of wrong drafts that twice as many candidates would have made right",
+        ),
+    ] = 0.42
     always: Annotated[
         bool, about(REHEARSAL, "Draft even while it loses against plain decoding", name="always_draft")
     ] = False
@@ -70,10 +77,10 @@ class DrafterOptions(DrafterFields, frozen=True, forbid_unknown_fields=True, kw_
         about(
             SPECULATION,
             "pdm: a draft module reads the stages' hidden states; ngram: look the last tokens up in prompt and answer; "
-            "pdm+ngram: whichever has lately been better; model: a small model of the same family guesses, no training "
-            "needed; cascade: several such models, each ahead of the next bigger one; none: plain pipeline; scripted: "
-            "replay; auto: model where --draft-model is given, cascade where --cascade is, pdm+ngram where a module is "
-            "given or comes with Echelon, else ngram",
+            "pdm+ngram: whichever has lately been better; exit: a head behind stage 0 reads what that has computed; "
+            "model: a small model of the same family guesses, no training needed; cascade: several such models, each "
+            "ahead of the next bigger one; none: plain pipeline; scripted: replay; auto: model where --draft-model is "
+            "given, cascade where --cascade is, pdm+ngram where a module is given or comes with Echelon, else ngram",
             name="drafter",
         ),
     ] = "auto"
@@ -81,7 +88,7 @@ class DrafterOptions(DrafterFields, frozen=True, forbid_unknown_fields=True, kw_
         str | None,
         about(
             SPECULATION,
-            "Draft module for this model: a folder, or a .pt file of format v11",
+            "Draft module, or exit head for --drafter exit, of this model: a folder, or a .pt file of format v11",
             name="draft_module",
             default="the one that comes with Echelon, if any",
             metavar="PATH",
@@ -185,6 +192,15 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             "take less time than a stage, and lift the limit of n times the speed with n stages; text may then differ "
             "from plain decoding where two tokens are nearly tied. auto: as many, up to 8, as are fastest for the "
             "request",
+        ),
+    ] = 1
+    tree_width: Annotated[
+        AtLeastOne,
+        about(
+            SPECULATION,
+            "Drafts that a frame may hold for one position, the likeliest first, so that a wrong first guess does not "
+            "empty the pipeline. Several pay where a stage takes little longer for so many rows; text may then differ "
+            "from plain decoding where two tokens are nearly tied. 1: a chain of drafts",
         ),
     ] = 1
     exact: Annotated[
