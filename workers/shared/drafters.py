@@ -39,7 +39,7 @@ class DrafterRow(NamedTuple):
 
     @property
     def branches(self) -> bool:
-        """Whether it can draft behind several drafts at one position: not behind what others have computed or chosen."""
+        """Whether it can draft behind several drafts at one position."""
         return not self.listens and not self.process
 
     @property

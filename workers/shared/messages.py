@@ -275,22 +275,12 @@ class SpeculationCounts(msgspec.Struct):
 
     def add(self, other: "SpeculationCounts") -> None:
         """Adds `other` to this."""
-        self.drafted += other.drafted
-        self.accepted += other.accepted
-        self.rejected += other.rejected
-        self.discarded += other.discarded
-        self.sent += other.sent
-        self.moved += other.moved
-        self.cycles += other.cycles
-        self.ranked += other.ranked
-        self.bounded += other.bounded
-        self.bound += other.bound
-        for mine, others in (
-            (self.hits, other.hits),
-            (self.judged_at, other.judged_at),
-            (self.accepted_at, other.accepted_at),
-        ):
-            mine[:] = [count + more for count, more in zip(mine, others, strict=True)]
+        for name in self.__struct_fields__:
+            mine, others = getattr(self, name), getattr(other, name)
+            if isinstance(mine, list):
+                mine[:] = [count + more for count, more in zip(mine, others, strict=True)]
+            else:
+                setattr(self, name, mine + others)
 
 
 class Beginning(msgspec.Struct, frozen=True, array_like=True):
