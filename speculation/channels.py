@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from speculation.drafters.base import Source
+from speculation.drafters.base import DraftSource
 from speculation.stage_lines import open_lines
 from speculation.wakeup import Wakeup
 from workers.shared.bus import Intake, encode, open_socket
@@ -31,13 +31,13 @@ class Channels:
         self._bus_descriptor = self._wakeup.attend(self._bus)
         self._asked = True  # whether there may be something on the bus
         self._lines = open_lines(context, endpoints, silence, self._wakeup)
-        self._sources: dict[int, Source] = {}  # by descriptor
+        self._sources: dict[int, DraftSource] = {}  # by descriptor
         self._stages = len(endpoints.control)
         self._vanished: set[bytes] = set()
         self._from_stages: Intake[FromStage] = Intake(FromStage, "results channel")
         self._from_clients: Intake[ToEngine] = Intake(ToEngine, "request bus")
 
-    def attend(self, sources: Iterable[Source]) -> None:
+    def attend(self, sources: Iterable[DraftSource]) -> None:
         """From now on `wait` ends for these sources of drafts, too, which are told to take in what has come."""
         for source in sources:
             self._sources[source.fileno()] = source

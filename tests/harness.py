@@ -15,7 +15,7 @@ from speculation.channels import Channels
 from speculation.decisions.controller import Controller
 from speculation.decisions.estimates import Choice
 from speculation.decisions.policy import choose_policy
-from speculation.drafters.base import Drafter, DrafterWrapper, Maker, Source
+from speculation.drafters.base import Drafter, DrafterWrapper, DraftSource, Maker
 from speculation.drafters.build import sources_of
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.drafters.none import NoDrafter
@@ -68,7 +68,7 @@ class Drafting:
         self.may_fail = False
 
     @property
-    def sources(self) -> set[Source]:
+    def sources(self) -> set[DraftSource]:
         """What wakes the engine for those that are used now."""
         return sources_of(inner.current for inner in self._inner)
 

@@ -6,7 +6,7 @@ import torch
 
 from speculation.cascade.line import SmallerLine
 from speculation.cascade.model import CascadeModel, WholeModel
-from speculation.decisions.cascade.writer import Pacing, Writer
+from speculation.decisions.cascade.writer import CascadeWriter, Pacing
 from speculation.drafters.load_model import load_whole
 from workers.rehearsal.paced import Pace, PacedLayers
 from workers.sampling.sampler import Sampler
@@ -33,7 +33,7 @@ def assemble(config: EngineConfig, number: int) -> CascadeModel:
     figures = ModelFigures(folder.name, device)
     pacing = Pacing(drafter.cascade_lead, drafter.cascade_lookahead)
     slots = range(config.max_num_seqs)
-    writers = [Writer(slot, capacity, pacing, figures, smallest=number == 0) for slot in slots]
+    writers = [CascadeWriter(slot, capacity, pacing, figures, smallest=number == 0) for slot in slots]
     line = None
     if number > 0:
         ends = [writer.smaller for writer in writers if writer.smaller is not None]

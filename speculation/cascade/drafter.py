@@ -6,7 +6,7 @@ from pathlib import Path
 
 from speculation.cascade.line import SmallerLine
 from speculation.decisions.cascade.smaller import Smaller
-from speculation.decisions.cascade.texts import Text
+from speculation.decisions.cascade.texts import ModelText
 from speculation.drafters.base import PENDING, Answer, Draft, Drafter, Maker, Start
 from workers.shared.cascade.endpoints import endpoint_of
 from workers.shared.config import EngineConfig
@@ -54,13 +54,13 @@ class CascadeDrafter(Drafter):
         self._line = line
         self._smaller = smaller
         self._lookahead = lookahead
-        self._text = Text()
+        self._text = ModelText()
         self._asked: float | None = None  # monotonic seconds since when drafts are waited for
         self._silent = False  # they did not come; none are waited for until there are some
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """The models hear of the request with the next work ahead."""
-        self._text = Text(prompt)
+        self._text = ModelText(prompt)
         self._smaller.open(self._text, len(prompt), sampling)
         self._asked = None
 

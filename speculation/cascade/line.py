@@ -4,7 +4,7 @@ import select
 import time
 from collections.abc import Sequence
 
-from speculation.cascade.messages import Leave, ModelsReport, ToBigger
+from speculation.cascade.messages import LeaveCascade, ModelsReport, ToBigger
 from speculation.decisions.cascade.smaller import Smaller
 from workers.shared.bus import Intake, encode
 from workers.shared.cascade.figures import ModelFigures
@@ -73,7 +73,7 @@ class SmallerLine:
         if self._link is None:
             return
         try:
-            self._link.send(encode(Leave()))
+            self._link.send(encode(LeaveCascade()))
             self._link.drain(_LAST_WORDS)
         except PeerLost:
             return  # it has left already, or will be ended by whoever supervises it

@@ -31,7 +31,7 @@ class WriteText(msgspec.Struct, frozen=True, array_like=True, tag="write"):
     tokens: list[int]
 
 
-class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
+class LeaveCascade(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
     """The engine ends."""
 
 
@@ -41,5 +41,5 @@ class ModelsReport(msgspec.Struct, frozen=True, array_like=True, tag="models"):
     models: list[ModelFigures]
 
 
-ToSmaller = OpenText | WriteText | Leave
+ToSmaller = OpenText | WriteText | LeaveCascade
 ToBigger = WriteText | ModelsReport

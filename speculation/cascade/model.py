@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from speculation.cascade.line import SmallerLine
-from speculation.cascade.messages import Leave, ModelsReport, OpenText, ToSmaller
-from speculation.decisions.cascade.writer import Work, Writer
+from speculation.cascade.messages import LeaveCascade, ModelsReport, OpenText, ToSmaller
+from speculation.decisions.cascade.writer import CascadeWriter, Pass
 from speculation.decisions.turns import Turns
 from speculation.wakeup import Wakeup
 from workers.sampling.history import History
@@ -54,7 +54,7 @@ class CascadeModel:
         self,
         model: WholeModel,
         sampler: Sampler,
-        writers: Sequence[Writer],
+        writers: Sequence[CascadeWriter],
         listener: Listener,
         smaller: SmallerLine | None,
         figures: ModelFigures,
@@ -113,7 +113,7 @@ class CascadeModel:
                 return True
         return False
 
-    def _work(self, slot: int) -> Work | None:
+    def _work(self, slot: int) -> Pass | None:
         """What there is to compute; without the drafts that were to be waited for where they do not come."""
         writer = self._writers[slot]
         work = writer.work()
@@ -126,7 +126,7 @@ class CascadeModel:
         hopes = self._smaller is not None and self._smaller.connected and waited < _INTERVAL
         return None if hopes else alone
 
-    def _compute(self, slot: int, work: Work) -> None:
+    def _compute(self, slot: int, work: Pass) -> None:
         writer = self._writers[slot]
         hidden = self._model.forward(slot, work.position, work.tokens, None)
         if not work.samples:
@@ -167,7 +167,7 @@ class CascadeModel:
                 self._part()  # nothing is lost: whoever connects next tells everything
 
     def _hear(self, message: ToSmaller | None) -> None:
-        if isinstance(message, Leave):
+        if isinstance(message, LeaveCascade):
             self._leaving = True
         elif message is None or message.slot >= len(self._writers):
             return

@@ -27,7 +27,7 @@ PENDING: Final = Pending.PENDING
 Answer = Draft | Pending | None
 
 
-class Source(Protocol):
+class DraftSource(Protocol):
     """Where drafts come from that are made beside the engine's loop, for the drafters of all slots."""
 
     def fileno(self) -> int:
@@ -102,7 +102,7 @@ class Drafter(ABC):
 
     anchors: tuple[int, ...] = ()  # hidden states of the target that it wants tapped, by index; 0 is never among them
     cheap: bool = False  # work ahead costs next to nothing: it is done whether the drafter is chosen or not
-    source: Source | None = None  # what wakes the engine: drafts may be had that were not before
+    source: DraftSource | None = None  # what wakes the engine: drafts may be had that were not before
     parts: Mapping[str, "Drafter"] = MappingProxyType({})  # that it asks, by name; it tells them what happens
 
     def kept(self) -> int | None:

@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from speculation.decisions.estimates import Choice
-from speculation.drafters.base import Drafter, Loader, Source
+from speculation.drafters.base import Drafter, DraftSource, Loader
 from speculation.drafters.emulated import EmulatedDrafter
 from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.guarded import GuardedDrafter
@@ -49,7 +49,7 @@ def build_drafters(config: EngineConfig, vocab_size: int, offered: Sequence[Choi
     return drafters
 
 
-def sources_of(drafters: Iterable[Drafter]) -> set[Source]:
+def sources_of(drafters: Iterable[Drafter]) -> set[DraftSource]:
     """What wakes the engine for them."""
     return {drafter.source for drafter in drafters if drafter.source is not None}
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from speculation.cascade.messages import OpenText, WriteText
-from speculation.decisions.cascade.texts import Agreement, Follower, Text
+from speculation.decisions.cascade.texts import Agreement, Follower, ModelText
 from workers.shared.messages import Sampling
 
 
@@ -14,12 +14,12 @@ class Smaller:
         self.hushed = False  # whether it is to hear of nothing for now
         self._slot = slot
         self._number = 0
-        self._text = Text()
+        self._text = ModelText()
         self._prompt = 0
         self._sampling = Sampling(seed=0)
         self._begin()
 
-    def open(self, text: Text, prompt: int, sampling: Sampling) -> None:
+    def open(self, text: ModelText, prompt: int, sampling: Sampling) -> None:
         """A request begins, whose `text` so far starts with `prompt` tokens of prompt."""
         self._text = text
         self._prompt = prompt
@@ -56,6 +56,6 @@ class Smaller:
     def _begin(self) -> None:
         self._number += 1
         self._opened = False
-        self._copy = Text()  # of what it has written
+        self._copy = ModelText()  # of what it has written
         self._told: Follower = self._text.follower()
         self._agreement = Agreement(self._text, self._copy)

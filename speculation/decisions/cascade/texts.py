@@ -12,7 +12,7 @@ class Follower:
         self.at = at  # positions it has
 
 
-class Text:
+class ModelText:
     """Prompt and output of one request, as one model has them."""
 
     def __init__(self, tokens: Sequence[int] = ()) -> None:
@@ -42,7 +42,7 @@ class Text:
 class Agreement:
     """How far two texts are the same, kept up to date at the cost of what has changed."""
 
-    def __init__(self, one: Text, other: Text, at: int = 0) -> None:
+    def __init__(self, one: ModelText, other: ModelText, at: int = 0) -> None:
         """The first `at` positions are known to agree."""
         self._texts = one, other
         self._seen = one.follower(at), other.follower(at)

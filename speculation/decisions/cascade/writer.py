@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from speculation.cascade.messages import OpenText, WriteText
 from speculation.decisions.cascade.smaller import Smaller
-from speculation.decisions.cascade.texts import Agreement, Text
+from speculation.decisions.cascade.texts import Agreement, ModelText
 from workers.shared.cascade.figures import ModelFigures
 from workers.shared.messages import Sampling
 
 _ROWS = 32  # of one pass over what it has not written: what has been heard meanwhile waits for so long
 
 
-class Work(NamedTuple):
+class Pass(NamedTuple):
     """One pass of the model."""
 
     position: int  # of the first of `tokens`
@@ -36,7 +36,7 @@ class Pacing:
     lookahead: int = 0  # drafts that a model waits for; 0: it never waits
 
 
-class Writer:
+class CascadeWriter:
     """The next smaller model is `smaller`, if there is one. Slots may serve one request after the other."""
 
     def __init__(self, slot: int, capacity: int, pacing: Pacing, figures: ModelFigures, *, smallest: bool) -> None:
@@ -48,7 +48,7 @@ class Writer:
         self._pacing = pacing
         self._figures = figures
         self._number: int | None = None  # of the request; None: there is none
-        self._take(Text(), 0, 0)
+        self._take(ModelText(), 0, 0)
 
     @property
     def held(self) -> list[int]:
@@ -59,7 +59,7 @@ class Writer:
         """A request takes the slot over, which holds keys and values of the first `held` of its tokens."""
         self._number = message.number
         self.sampling = message.sampling
-        self._take(Text(message.tokens), message.prompt, held)
+        self._take(ModelText(message.tokens), message.prompt, held)
         if self.smaller is not None:
             self.smaller.open(self.text, message.prompt, message.sampling)
 
@@ -79,21 +79,21 @@ class Writer:
             self.text.write(reach, self._bigger.tokens[reach:])
         self._hush()
 
-    def work(self, *, patient: bool = True) -> Work | None:
+    def work(self, *, patient: bool = True) -> Pass | None:
         """What to compute now; None while there is nothing. `patient`: drafts that it should wait for will come."""
         room = self._room()
         if self._number is None or room <= 0:
             return None
         start, length = self._held.at, len(self.text)
         if length - start > _ROWS:
-            return Work(start, self.text.tokens[start : start + _ROWS], samples=False)
+            return Pass(start, self.text.tokens[start : start + _ROWS], samples=False)
         # A step yields one token more than its drafts.
         drafts = () if self.smaller is None else self.smaller.drafts()[: room - 1]
         if self.smaller is not None and patient and len(drafts) < min(self._pacing.lookahead, room - 1):
             return None
-        return Work(start, [*self.text.tokens[start:], *drafts], drafts)
+        return Pass(start, [*self.text.tokens[start:], *drafts], drafts)
 
-    def computed(self, work: Work, written: Sequence[int] = ()) -> None:
+    def computed(self, work: Pass, written: Sequence[int] = ()) -> None:
         """`work` is done; `written` are the tokens sampled, up to the first that is not the draft in its place."""
         figures = self._figures
         if not work.samples:
@@ -125,11 +125,11 @@ class Writer:
         start, self._history.at = self._history.at, len(self.text)
         return start, self.text.tokens[start:]
 
-    def _take(self, text: Text, prompt: int, held: int) -> None:
+    def _take(self, text: ModelText, prompt: int, held: int) -> None:
         length = len(text)
         self.text = text
         self.prompt = prompt
-        self._bigger = Text(text.tokens)
+        self._bigger = ModelText(text.tokens)
         self._agreement = Agreement(text, self._bigger, length)
         self._held = text.follower(min(held, max(0, length - 1)))  # the last one's logits are needed
         self._history = text.follower()

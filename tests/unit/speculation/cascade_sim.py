@@ -10,8 +10,8 @@ from random import Random
 
 from speculation.cascade.messages import OpenText, WriteText
 from speculation.decisions.cascade.smaller import Smaller
-from speculation.decisions.cascade.texts import Text
-from speculation.decisions.cascade.writer import Pacing, Work, Writer
+from speculation.decisions.cascade.texts import ModelText
+from speculation.decisions.cascade.writer import CascadeWriter, Pacing, Pass
 from workers.shared.cascade.figures import ModelFigures
 from workers.shared.messages import Sampling
 
@@ -49,7 +49,8 @@ class SimulatedModel:
         self.down, self.up = Channel(), Channel()
         self.connected = False
         self._new = lambda: [
-            Writer(slot, capacity, pacing, ModelFigures("made up"), smallest=smaller is None) for slot in range(slots)
+            CascadeWriter(slot, capacity, pacing, ModelFigures("made up"), smallest=smaller is None)
+            for slot in range(slots)
         ]
         self.writers = self._new()
         self._lead = pacing.lead
@@ -115,7 +116,7 @@ class SimulatedModel:
         if self.smaller is not None:
             tell(self.ends(), self.smaller)
 
-    def _sample(self, slot: int, work: Work) -> list[int]:
+    def _sample(self, slot: int, work: Pass) -> list[int]:
         text = self.writers[slot].text.tokens
         rows = [*text[: work.position], *work.tokens]
         kv = self._kv[slot]
@@ -146,14 +147,14 @@ class Target:
         self.following = following
         self.smaller = smaller
         self.ends = [Smaller(slot) for slot in range(slots)]
-        self.texts = [Text() for _ in range(slots)]
+        self.texts = [ModelText() for _ in range(slots)]
         self.prompts: list[Sequence[int]] = [()] * slots
         self.accepted = 0
 
     def begin(self, slot: int, prompt: Sequence[int]) -> None:
         """A request, in place of the one before, which may be done or aborted."""
         self.prompts[slot] = prompt
-        self.texts[slot] = Text(prompt)
+        self.texts[slot] = ModelText(prompt)
         self.ends[slot].open(self.texts[slot], len(prompt), Sampling(seed=0))
 
     def lost(self) -> None:

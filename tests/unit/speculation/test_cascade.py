@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from speculation.cascade.messages import OpenText, WriteText
 from speculation.decisions.cascade.backoff import Backoff
 from speculation.decisions.cascade.smaller import Smaller
-from speculation.decisions.cascade.texts import Agreement, Text
-from speculation.decisions.cascade.writer import Pacing, Writer
+from speculation.decisions.cascade.texts import Agreement, ModelText
+from speculation.decisions.cascade.writer import CascadeWriter, Pacing
 from tests.unit.speculation.cascade_sim import SimulatedModel, Target, hear_from_smaller, model, tell
 from workers.shared.cascade.figures import ModelFigures
 from workers.shared.cascade.laws import rate_bounds, tokens_per_step, window_share
@@ -140,8 +140,8 @@ def test_one_model_at_a_time_writes_no_more_than_is_waited_for() -> None:
     assert middle.writers[0]._figures.plain == 0, "it has waited for drafts"
 
 
-def opened(tokens: list[int], pacing: Pacing, *, smallest: bool = False) -> Writer:
-    writer = Writer(0, 1000, pacing, ModelFigures("m"), smallest=smallest)
+def opened(tokens: list[int], pacing: Pacing, *, smallest: bool = False) -> CascadeWriter:
+    writer = CascadeWriter(0, 1000, pacing, ModelFigures("m"), smallest=smallest)
     writer.open(OpenText(0, 1, len(tokens), tokens, Sampling(seed=0)), 0)
     return writer
 
@@ -182,10 +182,10 @@ def test_words_about_an_earlier_request_mean_nothing() -> None:
     writer.heard(WriteText(0, 1, 3, [4]))
     assert writer.text.tokens == [7]
     end = Smaller(0)
-    end.open(Text([1, 2]), 2, Sampling(seed=0))
+    end.open(ModelText([1, 2]), 2, Sampling(seed=0))
     first = end.news()
     assert isinstance(first, OpenText)
-    end.open(Text([5]), 1, Sampling(seed=0))
+    end.open(ModelText([5]), 1, Sampling(seed=0))
     end.heard(WriteText(0, first.number, 2, [3]))
     assert list(end.drafts()) == []
     assert isinstance(end.news(), OpenText)
@@ -201,7 +201,7 @@ def test_a_hole_in_a_text_is_an_error() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.lists(st.integers(0, 1), max_size=4)), max_size=30))
 def test_how_far_two_texts_agree(writes: list[tuple[bool, int, list[int]]]) -> None:
-    texts = Text(), Text()
+    texts = ModelText(), ModelText()
     agreement = Agreement(*texts)
     for which, back, tokens in writes:
         text = texts[which]

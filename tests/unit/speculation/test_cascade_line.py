@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from speculation.cascade.line import SmallerLine
-from speculation.cascade.messages import Leave, ModelsReport, OpenText, ToSmaller, WriteText
+from speculation.cascade.messages import LeaveCascade, ModelsReport, OpenText, ToSmaller, WriteText
 from speculation.decisions.cascade.smaller import Smaller
-from speculation.decisions.cascade.texts import Text
+from speculation.decisions.cascade.texts import ModelText
 from workers.shared.bus import encode
 from workers.shared.cascade.figures import ModelFigures
 from workers.shared.errors import PeerLost
@@ -33,7 +33,7 @@ class Ends:
 
     def __init__(self, folder: Path) -> None:
         self.end = Smaller(0)
-        self.text = Text([1, 2, 3])
+        self.text = ModelText([1, 2, 3])
         self.end.open(self.text, 3, Sampling(seed=0))
         self.line = SmallerLine(f"unix://{folder}/small", "small", [self.end])
 
@@ -73,7 +73,7 @@ def test_texts_go_down_and_drafts_come_up(tmp_path: Path, listener: Listener) ->
     assert read(link) == WriteText(0, opening.number, 3, [4])
     assert ends.end.drafts() == [5]
     ends.line.dismiss()
-    assert read(link) == Leave()
+    assert read(link) == LeaveCascade()
     ends.line.close()
 
 
