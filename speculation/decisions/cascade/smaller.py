@@ -17,6 +17,8 @@ class Smaller:
         self._text = ModelText()
         self._prompt = 0
         self._sampling = Sampling(seed=0)
+        self._opened = False  # whether it has been told of the request
+        self._copy = ModelText()  # of what it has written
         self._begin()
 
     def open(self, text: ModelText, prompt: int, sampling: Sampling) -> None:
@@ -56,6 +58,6 @@ class Smaller:
     def _begin(self) -> None:
         self._number += 1
         self._opened = False
-        self._copy = ModelText()  # of what it has written
+        self._copy = ModelText()
         self._told: Follower = self._text.follower()
         self._agreement = Agreement(self._text, self._copy)
