@@ -53,15 +53,6 @@ def recorded_logits() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """As a stage on a CPU runs by default."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class NearbyModel(SmallerLine):
     """In place of a cascade: a model that has written ahead as soon as it is told, what it is `to_write` and errors."""
 

@@ -22,7 +22,6 @@ from speculation.drafters.base import Maker
 from speculation.drafters.none import NoDrafter
 from tests.harness import LocalEngine, inproc_endpoints, local_engine
 from tests.measure.pruned_model import write_pruned_model
-from tests.model.identity import one_thread
 from tests.model.pipeline import Pipeline
 from tests.model.test_pipeline import EVERYTHING
 from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
@@ -38,12 +37,6 @@ GREEDY = Sampling(seed=0, temperature=0)
 POLICIES = [((16,), 0, 4, 0), ((8, 8), 0, 1, 0), ((6, 5, 5), 0, 3, 0), ((8, 8), 6, 1, 0), ((16,), 3, 1, 3)]
 SLOTS = 3
 SLOW = Emulation(stage_ms=20.0)  # so that there is time to write ahead of the target
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

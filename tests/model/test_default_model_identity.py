@@ -13,7 +13,7 @@ from speculation.drafters.load_pdm import load
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.pdm import PdmDrafter
 from tests.harness import LocalEngine, inproc_endpoints, local_engine
-from tests.model.identity import RecordingSampler, drafters, generate, one_thread, recorded_logits
+from tests.model.identity import RecordingSampler, drafters, generate, recorded_logits
 from workers.decisions.split import balance
 from workers.shared.config import DrafterConfig, EngineConfig
 from workers.shared.messages import Sampling
@@ -46,7 +46,7 @@ def references(default_model: Path) -> dict[int, tuple[list[int], list[int]]]:
 def engine(request: pytest.FixtureRequest, default_model: Path) -> Iterator[LocalEngine]:
     split = balance(*layer_bytes(default_model), request.param)
     anchors = module_drafter(default_model, split)(0).anchors
-    with one_thread(), recorded_logits(), local_engine(default_model, split, anchors, max_model_len=CONTEXT) as running:
+    with recorded_logits(), local_engine(default_model, split, anchors, max_model_len=CONTEXT) as running:
         yield running
 
 
