@@ -59,7 +59,7 @@ def needs_of(config: EngineConfig) -> list[Need]:
     for number, model in enumerate(drafter.cascade):
         folder, device = Path(model), drafter.cascade_device(number)
         layers = int(read_json(folder / "config.json")["num_hidden_layers"])
-        weights, kv = model_bytes(folder, range(layers), config, device, first=True, last=True)
+        weights, kv = model_bytes(folder, read_inventory(folder), range(layers), config, device, first=True, last=True)
         who = f"cascade model {number}"
         needs.append(Need(who, device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
     if drafter.module is not None:
