@@ -14,7 +14,7 @@ from speculation.decisions.widths import WidthOfFrames
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
-from workers.shared.model_files.layers import returns_of
+from workers.shared.model_files.layers import beginnings_of
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def idle_streams(
     controller: Controller,
 ) -> list[Stream]:
     """A stream for each slot and its drafter; `numbers` are those of the frames that are announced."""
-    back, lends = returns_of(config)
+    back, lends = beginnings_of(config)
     widths = WidthOfFrames(config.stages, None if config.chooses_width else policy.width, controller.costs)
     return [
         Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, back, lends), drafter, widths)

@@ -97,19 +97,19 @@ def has_states(config: Mapping[str, Any]) -> bool:
     return family_of(config).mixer is not None
 
 
-class Returns(NamedTuple):
+class Beginnings(NamedTuple):
     """Where a later prompt can begin."""
 
     back: int | None  # behind how many of the newest whole prompt chunks of a slot; None: behind any
     lends: bool  # whether what one slot holds can be copied to another: states stay in theirs
 
 
-def returns_of(config: EngineConfig) -> Returns:
+def beginnings_of(config: EngineConfig) -> Beginnings:
     """Those of an engine's stages."""
     if has_states(read_json(Path(config.model) / "config.json")):
-        return Returns(SNAPSHOTS, lends=False)
+        return Beginnings(SNAPSHOTS, lends=False)
     rule = window_rule(config)
-    return Returns(None if rule is None else rule.back, lends=True)
+    return Beginnings(None if rule is None else rule.back, lends=True)
 
 
 def kv_bytes_per_position(config: Mapping[str, Any], layers: Sequence[int], sequences: int, itemsize: int) -> int:
