@@ -37,10 +37,11 @@ def prepare_model(model: str, revision: str | None = None) -> Path:
 
 
 def with_prepared_draft_model(options: EngineOptions) -> EngineOptions:
-    """The same options with the draft model, if there is one, as a prepared folder."""
-    if options.drafter.model is None:
-        return options
-    return replace(options, drafter=replace(options.drafter, model=str(prepare_model(options.drafter.model))))
+    """The same options with the draft model, or the models of a cascade, as prepared folders."""
+    drafter = options.drafter
+    model = None if drafter.model is None else str(prepare_model(drafter.model))
+    cascade = tuple(str(prepare_model(smaller)) for smaller in drafter.cascade)
+    return replace(options, drafter=replace(drafter, model=model, cascade=cascade))
 
 
 def read_model(options: ProcessOptions) -> ModelSize:

@@ -141,6 +141,7 @@ class CapturedShard:
         if branches is not None or length not in self._tensors:
             return shard.forward(sequence, position, tokens, hidden, taps, branches)
         shard.check(position, length, hidden)
+        shard.kv.begin(sequence, position, length)
         tensors = self._tensors[length]
         places = range(position, position + length)
         ids = torch.tensor([tokens, places], pin_memory=self.device.type == "cuda")  # so that the host does not wait

@@ -13,6 +13,7 @@ from workers.model.shard import Shard, total_bytes
 from workers.rehearsal.hollow import HollowShard
 from workers.shared.config import EngineConfig
 from workers.shared.memory import check_fits, neighbours
+from workers.shared.model_files.windows import window_rule
 from workers.shared.processes.logs import tell
 from workers.shared.progress import Loading, Progress
 from workers.stage.parts import Channel, Layers
@@ -80,6 +81,7 @@ def _load_shard(config: EngineConfig, index: int, sign: _SignOfLife) -> Shard:
             sequences=config.max_num_seqs,
             pool=config.max_total_tokens,
             kv_dtype=torch.float8_e4m3fn if config.kv_cache_dtype == "fp8_e4m3" else None,
+            windows=window_rule(config),
             rounding=config.rounding,
             ahead=config.tokens_in_flight,
             wide=config.frame_width,
