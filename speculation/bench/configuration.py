@@ -35,6 +35,13 @@ METHODS = {
     "model": Method("model"),
     "dtv-ngram": Method("ngram", rounds=True),
     "dtv-model": Method("model", rounds=True),
+    # Draft heads: a round of drafts in one frame, as they are published; and a frame in every stage, which is ours.
+    "dtv-eagle3": Method("eagle3", rounds=True),
+    "dtv-peagle": Method("peagle", rounds=True),
+    "dtv-mtp": Method("mtp", rounds=True),
+    "eagle3": Method("eagle3"),
+    "peagle": Method("peagle"),
+    "mtp": Method("mtp"),
     "scripted": Method("scripted"),  # rehearsal
     "dtv-scripted": Method("scripted", rounds=True),
     SINGLE: Method("none", one_device=True),
@@ -120,8 +127,11 @@ def check(settings: BenchSettings, methods: tuple[str, ...]) -> None:
         )
     if settings.module is not None and not any(method in USES_MODULE for method in methods):
         raise ConfigError(f"--draft-module is for --methods {' or '.join(USES_MODULE)}")
-    if any(method in USES_MODEL for method in methods) != (drafter.model is not None):
+    drafting = {METHODS[method].drafter for method in methods if method in USES_MODEL}
+    if bool(drafting) != (drafter.model is not None):
         raise ConfigError(f"--methods {' or '.join(USES_MODEL)} and --draft-model PATH belong together")
+    if len(drafting) > 1:
+        raise ConfigError(f"--draft-model PATH is a model or one draft head: measure {sorted(drafting)} one by one")
 
 
 def serve_arguments(contender: Contender, settings: BenchSettings, module: str | None) -> list[str]:
@@ -162,7 +172,7 @@ def devices(contender: Contender, settings: BenchSettings) -> int:
 
     On GPUs a drafter shares the first stage's.
     """
-    drafts = contender.how.drafter in (*USES_MODULE, "model")
+    drafts = contender.how.drafter is not None and DRAFTERS[contender.how.drafter].has_weights
     return len(gpus(contender, settings)) or contender.stages + drafts
 
 

@@ -27,7 +27,7 @@ def choices(config: DrafterConfig) -> list[Choice]:
 def _choice(name: DrafterName) -> Choice:
     row = DRAFTERS[name]
     family = "module" if row.needs_module else ""
-    return Choice(name, row.prior, row.silence, family, listens=row.reads == "states in flight")
+    return Choice(name, row.prior, row.silence, family, listens=row.listens)
 
 
 def build_drafters(config: EngineConfig, vocab_size: int, offered: Sequence[Choice]) -> list[GuardedDrafter]:

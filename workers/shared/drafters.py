@@ -7,21 +7,36 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "scripted"]
-Reads = Literal["nothing", "text", "states in flight"]
+DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "eagle3", "peagle", "mtp", "scripted"]
+Reads = Literal["nothing", "text", "states in flight", "verified states"]
 
 
 class DrafterRow(NamedTuple):
     """What is known of a drafter before it is loaded."""
 
     loader: str  # "module:function" of a `speculation.drafters.base.Loader`, imported only where the drafter runs
-    reads: Reads = "text"  # what its drafts are made from; "states in flight": hidden states of unfinished frames
+    reads: Reads = "text"  # what its drafts are made from; "states in flight": hidden states of unfinished frames too
     needs_module: bool = False  # --draft-module
-    needs_model: bool = False  # --draft-model
+    needs_model: bool = False  # --draft-model: a model, or a draft head where it reads hidden states
     needs_script: bool = False  # --script or --scripted-acceptance
     prior: float = 0.0  # share of tokens for which its draft is right, as far as is known before any is made
     silence: float = 0.0  # share of tokens for which it has no draft, likewise
     beside: "tuple[DrafterName, ...]" = ()  # drafters that it is made of: the controller may choose them, too
+
+    @property
+    def listens(self) -> bool:
+        """Whether it reads hidden states, which stages then send."""
+        return self.reads in ("states in flight", "verified states")
+
+    @property
+    def reads_verified(self) -> bool:
+        """Whether it reads hidden states of verified tokens alone: a draft head."""
+        return self.reads == "verified states"
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether it computes with weights of its own."""
+        return self.needs_model or self.listens
 
     @property
     def works_in_rounds(self) -> bool:
@@ -48,6 +63,14 @@ DRAFTERS: Mapping[DrafterName, DrafterRow] = MappingProxyType(
             prior=0.7,
             beside=("ngram", "pdm"),
         ),
+        # Of published heads, the first draft of a round is right for 0.6 to 0.8 of tokens, and later ones less often.
+        "eagle3": DrafterRow(
+            "speculation.drafters.heads.load:load_eagle3", "verified states", needs_model=True, prior=0.6
+        ),
+        "peagle": DrafterRow(
+            "speculation.drafters.heads.load:load_peagle", "verified states", needs_model=True, prior=0.5
+        ),
+        "mtp": DrafterRow("speculation.drafters.heads.load:load_mtp", "verified states", prior=0.6),
         "scripted": DrafterRow("speculation.drafters.scripted:load", "nothing", needs_script=True, prior=0.7),
     }
 )
