@@ -9,6 +9,11 @@ from workers.shared.errors import ConfigError
 HEAD_LAYER_TYPES = ("llama", "qwen3")  # the second normalises queries and keys
 
 
+def default_rope() -> dict[str, Any]:
+    """Rotation without scaling."""
+    return {"rope_type": "default", "rope_theta": 10000.0}
+
+
 class HeadConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Shape of an EAGLE-3 or P-EAGLE head, and how its files are to be read.
 
@@ -28,7 +33,7 @@ class HeadConfig(msgspec.Struct, frozen=True, kw_only=True):
     target_hidden_size: int
     rms_norm_eps: float = 1e-6
     hidden_act: str = "silu"
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}  # in the words of transformers
+    rope: dict[str, Any] = msgspec.field(default_factory=default_rope)  # in the words of transformers
     max_position_embeddings: int = 2048
     layer_type: str = "llama"
     attention_bias: bool = False

@@ -114,7 +114,7 @@ def read_layout(
     for name in ("norm_before_fc", "fc_norm"):
         if flat.get(name) is not None and bool(flat[name]) != getattr(config, name):
             raise ConfigError(f"{source}: {name} is {flat[name]}, but its tensors say otherwise")
-    return _readings(config, head.layout, flat, given, target.layers)
+    return _readings(config, head.layout, flat, given, target.layers, source)
 
 
 def _check_layer(layer: Mapping[str, Any], source: Path) -> None:
@@ -193,12 +193,17 @@ def _rope(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _readings(
-    config: HeadConfig, layout: HeadLayout, flat: Mapping[str, Any], given: Sequence[int] | None, layers: int
+    config: HeadConfig,
+    layout: HeadLayout,
+    flat: Mapping[str, Any],
+    given: Sequence[int] | None,
+    layers: int,
+    source: Path,
 ) -> Readings:
     """`config` as its layout means it, and every other combination of what is not said for certain."""
     orders = list(_orders(config.features, layout, given, layers))
     if not orders:
-        check_features(config.features, layers, layout)
+        check_features(config.features, layers, str(source))
     doubts: list[tuple[str, list[dict[str, Any]]]] = [
         ("which hidden states its list of layers means", [{"features": order} for order in orders])
     ]
@@ -211,7 +216,7 @@ def _readings(
         for combination in product(*(options for _, options in doubts))
     ]
     first, *others = (replace(config, **change) for change in changes)
-    check_features(first.features, layers, layout)
+    check_features(first.features, layers, str(source))
     return Readings(first, others, [name for name, options in doubts if len(options) > 1])
 
 

@@ -239,4 +239,5 @@ def _shape(config: HeadConfig) -> Any:
         max_position_embeddings=config.max_position_embeddings,
     )
     shape._attn_implementation = attention.NAME
+    shape.mlp_bias = False
     return shape

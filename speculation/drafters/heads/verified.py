@@ -78,8 +78,8 @@ class VerifiedStatesDrafter(Drafter):
 
     def advance(self) -> bool:
         """Computes one chunk of persistent rows: the prompt's, and those left behind while nobody asked."""
-        end = self._chunk_end()
-        if end is None or end > self._taps.filled():
+        end = chunk_end(self._runtime.cached, self._prompt_tokens - 1, _ROWS_AHEAD)
+        if end > min(len(self._final) - 1, self._taps.filled()):
             return False
         self._catch_up(end)
         return True
@@ -87,16 +87,11 @@ class VerifiedStatesDrafter(Drafter):
     def draft(self, tokens: Sequence[int]) -> Answer:
         """Candidates by the head's logits, shaped and ordered as the request samples, once the features are here."""
         base = len(self._final) - 1
-        if self._chunk_end() is not None or self._taps.filled() < base:
+        if self._taps.filled() < base or base - self._runtime.cached > _ROWS_AHEAD:
             return PENDING
         self._logits[self._head.draft_to_target] = self._head.logits(self._output(tokens, base))[0]
         self._history.follow(tokens, len(self._final))
         return draft_from(self._logits, self._sampler, self._sampling, len(tokens), self._history)
-
-    def _chunk_end(self) -> int | None:
-        """Where the next chunk of rows ends, as far as tokens go; None where less is left than a chunk."""
-        end = chunk_end(self._runtime.cached, self._prompt_tokens - 1, _ROWS_AHEAD)
-        return end if end <= len(self._final) - 1 else None
 
     def _catch_up(self, end: int, more: Tensor | None = None, token: int = 0) -> Tensor | None:
         """Computes the persistent rows before `end`, and behind them rows of `token` with the features `more`

@@ -137,7 +137,7 @@ def test_drafts_are_those_of_the_reference_whatever_is_rejected(config: HeadConf
         tokens, states = list(slot.tokens), slot.states[:, slot.order]
         assert len(states) == len(tokens) - 1
         found = slot.round(right)
-        if number % 5:  # the reference is slow
+        if number % 11:  # the reference is slow
             continue
         for place in range(DRAFTS):
             if config.parallel:
@@ -173,7 +173,7 @@ def test_where_stages_are_full_drafts_are_made_again_from_each_feature_that_arri
 def test_drafts_of_one_pass_are_those_of_separate_passes_and_depend_on_no_draft() -> None:
     head = random_head(PEAGLE)
     slot, alone = Slot(head), Slot(head)
-    prompt = [slot.rng.randrange(VOCABULARY) for _ in range(20)]
+    prompt = list(range(50, 70))
     for one in (slot, alone):
         one.begin(prompt)
     alone.drafter.frames(1)
