@@ -131,7 +131,7 @@ def test_tokens_are_those_of_plain_decoding(
             assert name == "alone" or counts.accepted > 0
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def test_a_draft_is_that_of_a_pass_over_the_whole_text(engine: LocalEngine, head: EagleHead, tiny_model: Path) -> None:
     prompt = text(40)
     engine.drafting.use(NoDrafter())
