@@ -25,7 +25,9 @@ PROGRAMS = {
     "distill": SubProgram(
         "speculation.training.distill", "Generate answers of MODEL itself, to train a draft module on.", prepares=True
     ),
-    "train": SubProgram("speculation.training.train", "Train a draft module for MODEL.", prepares=True, named=True),
+    "train": SubProgram(
+        "speculation.training.train", "Train a draft module or an exit head for MODEL.", prepares=True, named=True
+    ),
 }
 
 

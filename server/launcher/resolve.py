@@ -137,7 +137,7 @@ def choose_drafter(options: DrafterOptions, model: ModelSize, device: str) -> Dr
         name = "model"
     else:  # a module cannot fill frames of several tokens
         name = "ngram" if module is None or options.num_speculative_tokens else "pdm+ngram"
-    if options.module is None and not DRAFTERS[name].needs_module:
+    if options.module is None and not DRAFTERS[name].ships:
         module = None
     given = _same(options, DrafterFields)
     return DrafterConfig(

@@ -59,7 +59,7 @@ def bench(options: Options, made_by: Provenance) -> bool:
     )
 
     def start_contender(contender: Contender) -> Running:
-        return start(contender, settings, None if options.module is None else str(options.module), folder.logs)
+        return start(contender, settings, options.checkpoints.get(str(contender.how.drafter)), folder.logs)
 
     def meter(contender: Contender) -> Meter | None:
         return open_meter(gpus(contender, settings), os.environ.get("CUDA_VISIBLE_DEVICES"))

@@ -1,7 +1,7 @@
 """What is compared, and how each contender is started. Pure."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +21,12 @@ class Method(NamedTuple):
     rounds: bool = False  # draft-then-verify: a few drafts, one frame with all of them, its sample
     one_device: bool = False
     chooses: bool = False  # the controller decides, also where the others are to draft always
+    width: int | Literal["auto"] | None = None  # tokens a frame of its own; None: as all have been asked for
+
+    @property
+    def several(self) -> bool:
+        """Whether its frames hold several tokens whatever all have been asked for."""
+        return self.rounds or self.width is not None
 
 
 SINGLE = "single"  # all layers in one stage process, no speculation
@@ -31,7 +37,11 @@ METHODS = {
     "ngram": Method("ngram"),
     "pdm": Method("pdm"),
     "pdm+ngram": Method("pdm+ngram"),
+    "exit": Method("exit"),
     "chosen": Method("pdm+ngram", chooses=True),
+    "wide-ngram": Method("ngram", width=4),
+    "wide-pdm": Method("pdm", width=4),
+    "best": Method("pdm+ngram", chooses=True, width="auto"),
     "model": Method("model"),
     "dtv-ngram": Method("ngram", rounds=True),
     "dtv-model": Method("model", rounds=True),
@@ -76,6 +86,7 @@ class BenchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_speculative_tokens: int = 4  # drafts a frame, for draft-then-verify
     ignore_eos: bool = False  # every answer then has `max_tokens` tokens
     module: str | None = None  # SHA-256 of the draft module's weights
+    checkpoints: dict[str, str] = {}  # drafters that have another one: SHA-256 of its weights
     engine: EngineOptions = EngineOptions()
 
     def described(self) -> dict[str, Any]:
@@ -125,23 +136,32 @@ def check(settings: BenchSettings, methods: tuple[str, ...]) -> None:
         raise ConfigError(
             f"--methods {' or '.join(REHEARSALS)} and --scripted-acceptance P belong together; give both or neither"
         )
-    if settings.module is not None and not any(method in USES_MODULE for method in methods):
-        raise ConfigError(f"--draft-module is for --methods {' or '.join(USES_MODULE)}")
-    drafting = {METHODS[method].drafter for method in methods if method in USES_MODEL}
-    if bool(drafting) != (drafter.model is not None):
+    drafters = {METHODS[method].drafter for method in methods}
+    if idle := [name for name in settings.checkpoints if name not in drafters]:
+        raise ConfigError(f"--checkpoint {idle[0]}=...: none of the --methods drafts with it")
+    with_module = [method for method in methods if method in USES_MODULE]
+    if settings.module is not None and all(METHODS[method].drafter in settings.checkpoints for method in with_module):
+        raise ConfigError(f"--draft-module is for --methods {' or '.join(USES_MODULE)} without a --checkpoint")
+    with_model = [m for m in methods if m in USES_MODEL and METHODS[m].drafter not in settings.checkpoints]
+    if bool(with_model) != (drafter.model is not None):
         raise ConfigError(f"--methods {' or '.join(USES_MODEL)} and --draft-model PATH belong together")
-    if len(drafting) > 1:
-        raise ConfigError(f"--draft-model PATH is a model or one draft head: measure {sorted(drafting)} one by one")
+    if len(drafting := {str(METHODS[method].drafter) for method in with_model}) > 1:
+        raise ConfigError(
+            f"--draft-model PATH is for one of {', '.join(sorted(drafting))}; give a --checkpoint for others"
+        )
 
 
-def serve_arguments(contender: Contender, settings: BenchSettings, module: str | None) -> list[str]:
-    """Arguments of `echelon serve`, from MODEL on, that start `contender`; `module` is the draft module's path."""
+def serve_arguments(contender: Contender, settings: BenchSettings, checkpoint: str | None) -> list[str]:
+    """Arguments of `echelon serve`, from MODEL on, that start `contender`.
+
+    `checkpoint` is the path of what its drafter has: a draft module, an exit head, or a model of its own.
+    """
     method, how, asked = contender.method, contender.how, settings.engine
     drafter = replace(
         asked.drafter,
         name=str(how.drafter),
-        module=module if method in USES_MODULE else None,
-        model=asked.drafter.model if method in USES_MODEL else None,
+        module=checkpoint if method in USES_MODULE else None,
+        model=checkpoint or asked.drafter.model if method in USES_MODEL else None,
         scripted_acceptance=asked.drafter.scripted_acceptance if method in REHEARSALS else None,
         num_speculative_tokens=settings.num_speculative_tokens if how.rounds else 0,
         always=asked.drafter.always and not (how.one_device or how.chooses),
@@ -150,11 +170,18 @@ def serve_arguments(contender: Contender, settings: BenchSettings, module: str |
         asked,
         stages=contender.stages,
         delta=0 if how.rounds else asked.delta,
-        tokens_per_frame=1 if how.rounds or how.drafter == NONE else asked.tokens_per_frame,
+        tokens_per_frame=_width(how, asked),
         device=_device(contender, asked),
         drafter=drafter,
     )
     return [settings.model, "--served-model-name", "bench", *flags(engine)]
+
+
+def _width(how: Method, asked: EngineOptions) -> int | Literal["auto"]:
+    """Tokens a frame, of what can fill frames of several."""
+    if how.drafter is None or how.drafter == NONE or how.rounds or not DRAFTERS[how.drafter].fills_frames:
+        return 1
+    return asked.tokens_per_frame if how.width is None else how.width
 
 
 def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:
@@ -167,13 +194,18 @@ def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:
     return tuple(sorted({int(name.partition(":")[2]) for name in names}))
 
 
+def has_network(method: Method) -> bool:
+    """Whether it drafts with one, which takes a device, or a part of one."""
+    row = None if method.drafter is None else DRAFTERS[method.drafter]
+    return row is not None and (row.needs_module or row.needs_model or row.listens)
+
+
 def devices(contender: Contender, settings: BenchSettings) -> int:
     """How many devices a contender takes: GPUs, or processes with layers of the target or of a drafter.
 
     On GPUs a drafter shares the first stage's.
     """
-    drafts = contender.how.drafter is not None and DRAFTERS[contender.how.drafter].has_weights
-    return len(gpus(contender, settings)) or contender.stages + drafts
+    return len(gpus(contender, settings)) or contender.stages + has_network(contender.how)
 
 
 def _device(contender: Contender, engine: EngineOptions) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from speculation.kept_calibrations import processor_name
 from speculation.training.provenance import command_line, git_commit, package_versions, python_version
 
 
-def provenance(arguments: Sequence[str]) -> Provenance:
-    """Of a bench that begins now."""
+def provenance(arguments: Sequence[str], program: str = "") -> Provenance:
+    """Of a bench that begins now, of `echelon bench` or another program."""
+    command = command_line(program or "speculation.bench", arguments)
     return Provenance(
-        command=command_line("speculation.bench", arguments).replace("python -m speculation.bench", "echelon bench"),
+        command=command if program else command.replace("python -m speculation.bench", "echelon bench"),
         git=git_commit(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         python=python_version(),

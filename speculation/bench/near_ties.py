@@ -39,10 +39,11 @@ def bias(settings: BenchSettings) -> float:
 def proven(cell: Cell, others: Sequence[Cell], prefers: Prefers, *, wide: bool = False) -> list[str]:
     """The questions of a cell whose answers differ from the reference among `others`, by a near-tie.
 
-    Only frames of several tokens are excused: those of draft-then-verify, and of whatever drafts where all are `wide`.
+    Only frames of several tokens are excused: of draft-then-verify, of methods with a width of their own, and of
+    whatever drafts where all are `wide`.
     """
     same = [other for other in others if comparable(other) and _at(other) == _at(cell)]
-    if not (cell.key.contender.how.rounds or wide) or not same:
+    if not (cell.key.contender.how.several or wide) or not same:
         return []
     return [branch.question for branch in _branches(cell, reference_of(same)) if prefers(branch)]
 

@@ -19,6 +19,7 @@ from speculation.bench.configuration import (
     check,
     contenders,
 )
+from workers.shared.drafters import DRAFTERS
 from workers.shared.errors import ConfigError
 from workers.shared.options.declared import AtLeastOne, NotNegative, Share, about
 from workers.shared.options.engine import EngineOptions, ModelArgument
@@ -60,6 +61,15 @@ class BenchOptions(ModelArgument, frozen=True, kw_only=True):
     ignore_eos: Annotated[bool, about(BENCH, "Go on after end tokens, so that all answers are equally long")] = False
     seed: Annotated[int, about(BENCH, "From which each prompt's seed is made")] = 0
     num_speculative_tokens: Annotated[AtLeastOne, about(BENCH, "Drafts a frame, for dtv-...")] = 4
+    checkpoint: Annotated[
+        tuple[str, ...],
+        about(
+            BENCH,
+            "What one drafter has in place of --draft-module or --draft-model, such as exit=DIR; several are separated "
+            "by commas",
+            metavar="DRAFTER=PATH",
+        ),
+    ] = ()
     engine: MeasuredEngine = EngineOptions()
 
 
@@ -81,7 +91,7 @@ class Options:
     temperatures: tuple[float, ...]
     repeats: int
     concurrency: tuple[int, ...]
-    module: Path | None
+    checkpoints: dict[str, str]  # paths by drafter, of those that are given one
     settings: BenchSettings
 
 
@@ -89,6 +99,7 @@ def parse(arguments: Sequence[str]) -> Options:
     """Reads the command line; raises `ConfigError` naming the option that is wrong."""
     given = read(BENCH_PROGRAM, arguments, os.environ)
     drafter = given.engine.drafter
+    own = read_checkpoints(given.checkpoint)
     settings = BenchSettings(
         model=given.model,
         max_tokens=given.max_tokens or (_QUICK_TOKENS if given.quick else _FULL_TOKENS),
@@ -98,7 +109,8 @@ def parse(arguments: Sequence[str]) -> Options:
         seed=given.seed,
         num_speculative_tokens=given.num_speculative_tokens,
         ignore_eos=given.ignore_eos,
-        module=None if drafter.module is None else module_digest(Path(drafter.module)),
+        module=None if drafter.module is None else weights_digest(Path(drafter.module), "--draft-module"),
+        checkpoints={name: weights_digest(Path(path), "--checkpoint") for name, path in own.items()},
         engine=replace(given.engine, drafter=replace(drafter, module=None)),  # wherever it is: its digest tells
     )
     crowds = tuple(sorted(set(given.concurrency)))
@@ -106,18 +118,33 @@ def parse(arguments: Sequence[str]) -> Options:
         settings = replace(settings, engine=replace(settings.engine, max_num_seqs=max(crowds)))
     groups = contenders(given.methods, given.stages)
     check(settings, given.methods)
-    module = None if drafter.module is None else Path(drafter.module).resolve()
+    with_module = [name for name, row in DRAFTERS.items() if row.needs_module]
+    shared = {} if drafter.module is None else dict.fromkeys(with_module, str(Path(drafter.module).resolve()))
     temperatures = tuple(dict.fromkeys(given.temperature))
     if not temperatures:
         raise ConfigError("--temperature: give numbers from 0 to 2, such as 0,1")
-    return Options(Path(given.prompts), Path(given.out), groups, temperatures, given.repeats, crowds, module, settings)
+    return Options(
+        Path(given.prompts), Path(given.out), groups, temperatures, given.repeats, crowds, shared | own, settings
+    )
 
 
-def module_digest(module: Path) -> str:
-    """SHA-256 of a draft module's weights; raises `ConfigError` where there are none."""
-    file = module / "model.safetensors" if module.is_dir() else module
+def read_checkpoints(given: Sequence[str]) -> dict[str, str]:
+    """Absolute paths by drafter; raises `ConfigError` for what is not DRAFTER=PATH."""
+    found: dict[str, str] = {}
+    names = [str(name) for name, row in DRAFTERS.items() if row.needs_module or row.needs_model]
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals or not path or name not in names:
+            raise ConfigError(f"--checkpoint {text}: give DRAFTER=PATH, with {' or '.join(names)}")
+        found[name] = str(Path(path).resolve())
+    return found
+
+
+def weights_digest(checkpoint: Path, flag: str) -> str:
+    """SHA-256 of the weights of what `flag` gives, a folder or a file; raises `ConfigError` where there are none."""
+    file = checkpoint / "model.safetensors" if checkpoint.is_dir() else checkpoint
     try:
         with file.open("rb") as weights:
             return hashlib.file_digest(weights, "sha256").hexdigest()
     except OSError as error:
-        raise ConfigError(f"--draft-module {module}: {error.strerror}: {file}") from error
+        raise ConfigError(f"{flag} {checkpoint}: {error.strerror}: {file}") from error

@@ -55,25 +55,25 @@ class Running(Protocol):
         """Takes its processes down."""
 
 
-def start(contender: Contender, settings: BenchSettings, module: str | None, logs: Path) -> Running:
-    """Starts a contender's processes.
+def start(contender: Contender, settings: BenchSettings, checkpoint: str | None, logs: Path) -> Running:
+    """Starts a contender's processes; `checkpoint` is as in `serve_arguments`.
 
     Only to be called by the main thread: processes that die with their parent die with the thread that started them.
     """
     name = f"{contender.method}-n{contender.stages}.log"
     if contender.method == HUGGING_FACE:
         return HuggingFace(settings, logs / name)
-    return Served(contender, settings, module, logs / name)
+    return Served(contender, settings, checkpoint, logs / name)
 
 
 class Served:
     """A group of `echelon serve` on a port of its own."""
 
-    def __init__(self, contender: Contender, settings: BenchSettings, module: str | None, log: Path) -> None:
+    def __init__(self, contender: Contender, settings: BenchSettings, checkpoint: str | None, log: Path) -> None:
         self._settings = settings
         self._log = log
         self._port = _free_port()
-        arguments = ["-m", "server.cli", "serve", *serve_arguments(contender, settings, module)]
+        arguments = ["-m", "server.cli", "serve", *serve_arguments(contender, settings, checkpoint)]
         self._launcher = _spawn([*arguments, "--port", str(self._port)], log)
 
     @property

@@ -186,7 +186,7 @@ def _block(
             )
         )
     wide = work.settings.engine.tokens_per_frame != 1
-    rounds = wide or any(lane.contender.how.rounds for lane, _ in todo)
+    rounds = wide or any(lane.contender.how.several for lane, _ in todo)
     known = [*folder.cells(), *cells] if rounds else cells
     for (lane, _), cell in zip(todo, cells, strict=True):
         folder.keep(replace(cell, near_ties=_near_ties(lane, cell, known, data_set, wide=wide)))

@@ -42,6 +42,13 @@ def auto_anchors(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(sorted({min(max(index, 0), layers) for index in (0, size, 3 * size, 6 * size, layers - 1)}))
 
 
+class RowRule(StrEnum):
+    """When the rows of a token are computed."""
+
+    IN_FLIGHT = "in flight"  # as soon as it is in the pipeline, and again whenever it is one stage deeper (SPD)
+    EXIT = "exit"  # once, when it has left stage 0: an exit head (PPSD)
+
+
 @dataclass(frozen=True)
 class FeatureMap:
     """The map depth -> feature type of one split. Type i reads the anchors 0..i, and `anchors[0]` is the embedding.
@@ -52,6 +59,7 @@ class FeatureMap:
 
     anchors: tuple[int, ...]
     split: tuple[int, ...]  # decoder layers a stage; the last may be 0
+    rule: RowRule = RowRule.IN_FLIGHT
 
     def __post_init__(self) -> None:
         if not self.split or any(count < 1 for count in self.split[:-1]) or self.split[-1] < 0:
@@ -62,6 +70,35 @@ class FeatureMap:
     def stages(self) -> int:
         """Number of stages, n: the depth of a finished token."""
         return len(self.split)
+
+    @property
+    def first(self) -> int:
+        """Depth of the newest token when the next is drafted."""
+        return 0 if self.rule is RowRule.IN_FLIGHT else 1
+
+    @property
+    def last(self) -> int:
+        """Depth at which a token's row is final."""
+        return self.stages if self.rule is RowRule.IN_FLIGHT else 1
+
+    @property
+    def final_kind(self) -> int:
+        """Feature type of final rows."""
+        return self.kind(self.last)
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        """The anchors that any row reads, without the embedding."""
+        return self.anchors[1 : self.final_kind + 1]
+
+    def check_read(self) -> None:
+        """Raises `ConfigError` where an exit head has no exit in stage 0."""
+        if self.rule is RowRule.EXIT and not self.read:
+            raise ConfigError(
+                f"--split {','.join(map(str, self.split))}: stage 0 has {self.split[0]} layers, and the exit head's "
+                f"exits are behind {', '.join(map(str, self.anchors[1:]))}; use fewer stages, a --split with a longer "
+                f"first stage, or another exit head"
+            )
 
     def available(self, depth: int) -> int:
         """Highest hidden-state index that a token of `depth` owns: the end layer of stage depth - 1."""
@@ -102,8 +139,8 @@ class DraftPlan:
     persistent: int
 
 
-def plan_draft(stages: int, origin: int, newest: int, cached: int, width: int = 1) -> DraftPlan:
-    """Rows to compute for the draft of position newest + 1.
+def plan_draft(last: int, origin: int, newest: int, cached: int, width: int = 1, first: int = 0) -> DraftPlan:
+    """Rows to compute for the draft of position newest + 1: from `first` stages deep to `last`, where they are final.
 
     `origin` is the first position of the epoch: the first token after the prompt, or the correction that followed the
     last rejection. Older tokens are finished, whatever their distance. `cached` is the number of persistent rows that
@@ -114,16 +151,16 @@ def plan_draft(stages: int, origin: int, newest: int, cached: int, width: int = 
     Raises `ValueError` where the cache holds rows that are not final.
     """
     frame = (newest + 1 - origin) // width
-    if not 0 <= cached <= max(origin, newest - stages + 1) or origin > newest:
+    if not 0 <= cached <= max(origin, newest - last + 1) or origin > newest:
         raise ValueError(f"{cached} cached rows, origin {origin}, newest {newest}: rows in the cache must be final")
     rows = tuple(
         Row(
             position,
-            stages if position < origin else min(stages, max(0, frame - (position - origin) // width - 1)),
+            last if position < origin else min(last, max(first, frame - (position - origin) // width - 1)),
         )
         for position in range(cached, newest + 1)
     )
-    return DraftPlan(rows, sum(row.depth == stages for row in rows))
+    return DraftPlan(rows, sum(row.depth == last for row in rows))
 
 
 class MaskRule(StrEnum):

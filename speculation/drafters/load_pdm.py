@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from speculation.decisions.features import FeatureMap, RowRule
 from speculation.drafters.combined import CombinedDrafter
 from speculation.drafters.ngram import load as load_ngram
 from speculation.drafters.pdm import PdmDrafter
@@ -19,14 +20,20 @@ from workers.shared.memory import Need, available_host_bytes, check_fits, module
 from workers.shared.progress import Progress
 from workers.shared.time_slices import available_cores
 
+_KINDS = {
+    RowRule.IN_FLIGHT: "a draft module, for --drafter pdm or pdm+ngram",
+    RowRule.EXIT: "an exit head, for --drafter exit",
+}
 
-def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], PdmDrafter]:
-    """The configured draft module for the engine's model and split.
+
+def load(engine: EngineConfig, vocab_size: int, rows: RowRule = RowRule.IN_FLIGHT) -> Callable[[int], PdmDrafter]:
+    """The configured draft module, or exit head, for the engine's model and split: `rows` says which is asked for.
 
     On a CPU that multiplies bfloat16 it has that dtype, with weights of eight bits for drafts; on another CPU it is
     float32; elsewhere it has the engine's dtype.
 
-    Raises `ConfigError` where it belongs to another target, cannot be read, or does not fit into memory.
+    Raises `ConfigError` where it is the other of the two, belongs to another target, cannot be read, or does not fit
+    into memory or to the split.
     """
     config = engine.drafter
     if config.module is None:
@@ -40,10 +47,14 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], PdmDrafter]:
     torch.set_num_threads(config.threads)
     with Progress(f"draft module {path.name}: loading on {device}"):
         read = read_authors if path.suffix == ".pt" else load_module
-        module = read(path, model, config.module_target).to(device, dtype).eval().requires_grad_(False)
+        module = read(path, model, config.module_target)
+        if module.config.rows is not rows:
+            raise ConfigError(f"--drafter {config.name}: {path} is {_KINDS[module.config.rows]}, not {_KINDS[rows]}")
+        module = module.to(device, dtype).eval().requires_grad_(False)
         if device.type == "cpu" and dtype is torch.bfloat16:
             quantize(module)
         embedding = read_embedding(model, read_target_config(model), dtype).to(device)
+    FeatureMap(module.config.anchors, engine.split, rows).check_read()
     capacity = engine.max_model_len
     width = 1 if engine.tokens_per_frame == "auto" else engine.tokens_per_frame
     return lambda slot: PdmDrafter(DraftRuntime(module, engine.split, capacity, width), embedding, module, capacity)

@@ -1,4 +1,4 @@
-"""The Pipeline Draft Module as a drafter: drafts from the hidden states of tokens that are still in the pipeline.
+"""Draft modules and exit heads as drafters: they draft from hidden states of tokens that are still in the pipeline.
 
 Taps arrive whenever they arrive; a draft waits for exactly those that its rows own (docs/design.md, "The draft
 module"), so what is drafted does not depend on timing.
@@ -28,14 +28,14 @@ class PdmDrafter(Drafter):
     def __init__(self, runtime: DraftRuntime, embedding: Tensor, module: DraftModule, capacity: int) -> None:
         """`runtime` holds the module's persistent rows; `embedding` is the target's table `[V, H]`."""
         vocab_size, features = module.config.vocab_size, runtime.features
-        self.anchors = features.anchors[1:]
+        self.anchors = features.read
         self._runtime = runtime
         self._embedding = embedding
         self._draft_to_target = module.draft_to_target
         self._sampler = Sampler(vocab_size, embedding.device)
         self._logits = torch.full((vocab_size,), -torch.inf, device=embedding.device)
-        shape = (capacity, len(features.anchors), embedding.shape[1])
-        columns = columns_of_stages(features.anchors, features.split)
+        shape = (capacity, 1 + len(features.read), embedding.shape[1])
+        columns = columns_of_stages((0, *features.read), features.split)
         self._taps = TapBuffer(columns, shape, embedding.dtype, embedding.device)  # anchors; the embedding is made here
         self._embedded = 0  # positions whose column 0 is filled
         self._sampling = Sampling(seed=0)
@@ -64,6 +64,7 @@ class PdmDrafter(Drafter):
         """Whatever was tapped from `position` on belongs to dead drafts."""
         self._taps.ledger.rejected(position, epoch)
         self._embedded = min(self._embedded, position)
+        self._runtime.rejected(position)
 
     def tap(self, tap: Tap) -> None:
         """Stores hidden states."""

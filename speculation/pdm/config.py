@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from speculation.decisions.features import check_anchors
+from speculation.decisions.features import RowRule, check_anchors
 from workers.shared.errors import ConfigError
 
 LayerType = Literal["target", "qwen3"]
@@ -12,7 +12,7 @@ HeadType = Literal["own", "target"]
 
 
 class ModuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Shape of a draft module and the target that it was trained for.
+    """Shape of a draft module or an exit head, which its `rows` tell apart, and the target that it was trained for.
 
     `layer_type` is "target" for the target's own decoder layer, or "qwen3" for the layer of the authors' checkpoints,
     which normalises queries and keys whatever the target does. `head` is "own" for a trained draft head, or "target"
@@ -25,7 +25,8 @@ class ModuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hidden_size: int
     vocab_size: int
     anchors: tuple[int, ...]  # hidden-state indices, the first is the embedding
-    layers: int
+    layers: int  # an exit head may have none
+    rows: RowRule = RowRule.IN_FLIGHT
     layer_type: LayerType = "target"
     head: HeadType = "own"
     frozen_layers: tuple[int, ...] = ()  # target layers, in order
@@ -37,8 +38,11 @@ class ModuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_anchors(self.anchors, self.target_layers)
-        if self.layers < 1:
-            raise ConfigError(f"a draft module with {self.layers} layers: it needs at least 1")
+        least = 0 if self.rows is RowRule.EXIT else 1
+        if self.layers < least:
+            raise ConfigError(f"a draft module with {self.layers} layers: it needs at least {least}")
+        if self.rows is RowRule.EXIT and len(self.anchors) < 2:
+            raise ConfigError("an exit head needs an exit: anchors such as 0,8")
         if len(self.frozen_layers) > self.layers or not all(0 <= i < self.target_layers for i in self.frozen_layers):
             raise ConfigError(f"frozen layers {list(self.frozen_layers)}: the target has 0..{self.target_layers - 1}")
         if self.layer_kinds and len(self.layer_kinds) != self.layers:

@@ -21,13 +21,14 @@ class DraftRuntime:
     def __init__(self, module: DraftModule, split: tuple[int, ...], capacity: int, width: int = 1) -> None:
         """`capacity` is the largest number of tokens in a sequence, the drafted one included; `width` a frame's.
 
-        Raises `ConfigError` where `split` does not fit the module's target.
+        Raises `ConfigError` where `split` does not fit the module's target, or stage 0 ends before an exit head's exit.
         """
         if sum(split) != module.config.target_layers:
             raise ConfigError(
                 f"split {list(split)}: the draft module's target has {module.config.target_layers} layers"
             )
-        self.features = FeatureMap(module.config.anchors, split)
+        self.features = FeatureMap(module.config.anchors, split, module.config.rows)
+        self.features.check_read()
         self.cached = 0
         self._origin: int | None = None
         self.width = width  # of the frames to come
@@ -39,13 +40,18 @@ class DraftRuntime:
 
     @property
     def lag(self) -> int:
-        """Tokens, the newest verified ones, whose rows may not be final."""
-        return (self.features.stages + 1) * self.width - 1
+        """Tokens, the newest verified ones, whose rows may not be final, or have to be computed for a draft."""
+        return (self.features.last + 1) * self.width - 1
 
     def reset(self, kept: int = 0) -> None:
         """Forgets the sequence but for its first `kept` tokens, as far as they are finished and cached."""
         self.cached = min(self.cached, kept)
         self._origin = None
+        self._held = ()
+
+    def rejected(self, position: int) -> None:
+        """The token at `position` was wrong: rows from there on are dead, those that had become final, too."""
+        self.cached = min(self.cached, position)
         self._held = ()
 
     def copy(self, other: "DraftRuntime", positions: int) -> None:
@@ -56,7 +62,7 @@ class DraftRuntime:
     @torch.inference_mode()
     def extend(self, anchors: Tensor) -> None:
         """Adds finished tokens, such as a prompt chunk, after the cached ones. `anchors` is `[tokens, anchors, H]`."""
-        rows = self._module.features(self._kinds[-1], anchors)
+        rows = self._module.features(self.features.final_kind, anchors)
         self._held = ()
         self._run(self.cached, rows)
         self.cached += len(rows)
@@ -71,7 +77,9 @@ class DraftRuntime:
             self.cached = min(self.cached, origin)
             self._origin = origin
             self._held = ()
-        return plan_draft(self.features.stages, origin, newest, self.cached, self.width)
+        self.cached = min(self.cached, newest)  # an exit head's newest row may be final, and its output is needed
+        features = self.features
+        return plan_draft(features.last, origin, newest, self.cached, self.width, features.first)
 
     @torch.inference_mode()
     def draft(self, plan: DraftPlan, anchors: Tensor) -> Tensor:

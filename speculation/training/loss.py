@@ -1,12 +1,13 @@
 """Distillation loss: forward KL from the target's distribution, on the draft vocabulary."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from speculation.pdm.module import DraftModule, capped
+from speculation.pdm.module import capped
 from speculation.training.teacher import Targets
 
 _ROWS = 1024  # rows of logits at a time
@@ -38,6 +39,15 @@ class Score:
         }
 
 
+class Network(Protocol):
+    """What makes drafts of outputs."""
+
+    draft_to_target: Tensor  # [draft vocabulary], target ids
+
+    def logits(self, rows: Tensor, /) -> Tensor:
+        """Draft logits, float32 `[rows, draft vocabulary]`."""
+
+
 class DraftLoss:
     """Compares draft logits with the target's distribution at the same positions.
 
@@ -45,10 +55,10 @@ class DraftLoss:
     the distributions within the vocabulary and weighs as much as the target's mass there.
     """
 
-    def __init__(self, head: Tensor, module: DraftModule) -> None:
-        """`head` is the target's LM head `[V, H]`."""
-        self._head = head.index_select(0, module.draft_to_target)
-        self._cap = module.softcap
+    def __init__(self, head: Tensor, ids: Tensor, cap: float | None = None) -> None:
+        """`head` is the target's LM head `[V, H]`, `ids` `[draft vocabulary]` target ids, `cap` bends its logits."""
+        self._head = head.index_select(0, ids)
+        self._cap = cap
 
     def rows(self, logits: Tensor, targets: Targets, newest: Tensor, ids: Tensor) -> tuple[Tensor, Score]:
         """Loss summed over drafts, and scores. `logits` is `[drafts, draft vocabulary]`, `newest` `[drafts]`.
@@ -68,22 +78,33 @@ class DraftLoss:
             overlap = torch.minimum(p * mass[:, None], log_q.exp()).sum()
         return loss, Score(len(logits), loss.item(), agreed.sum().item(), overlap.item())
 
-    def backward(self, module: DraftModule, hidden: Tensor, targets: Targets, newest: Tensor) -> Score:
-        """Adds the gradients of the mean loss to all parameters, a block of logits at a time, and returns the scores.
+    def backward(self, module: Network, hidden: Tensor, targets: Targets, newest: Tensor) -> Score:
+        """Adds the gradients of the mean loss to all parameters, and returns the scores.
 
-        `hidden` are the tower outputs `[drafts, H]`.
+        `hidden` are the outputs `[drafts, H]` that logits are made of.
+        """
+        total, gradient = self.gradient(module, hidden, targets, newest)
+        torch.autograd.backward(hidden, gradient)
+        return total
+
+    def gradient(
+        self, module: Network, hidden: Tensor, targets: Targets, newest: Tensor, weight: float = 1.0
+    ) -> tuple[Score, Tensor]:
+        """Scores, and the gradient of `weight` times the mean loss by `hidden`, a block of logits at a time.
+
+        The gradients of what makes logits of `hidden` are added.
         """
         leaf = hidden.detach().requires_grad_()
         total = Score()
         for rows in torch.split(torch.arange(len(leaf), device=leaf.device), _ROWS):
             loss, score = self.rows(module.logits(leaf[rows]), targets, newest[rows], module.draft_to_target)
-            torch.autograd.backward(loss / len(leaf))
+            torch.autograd.backward(weight * loss / len(leaf))
             total.add(score)
-        torch.autograd.backward(hidden, leaf.grad)
-        return total
+        assert leaf.grad is not None
+        return total, leaf.grad
 
     @torch.no_grad()
-    def score(self, module: DraftModule, hidden: Tensor, targets: Targets, newest: Tensor) -> Score:
+    def score(self, module: Network, hidden: Tensor, targets: Targets, newest: Tensor) -> Score:
         """Scores without gradients."""
         total = Score()
         for rows in torch.split(torch.arange(len(hidden), device=hidden.device), _ROWS):

@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from speculation.decisions.features import MaskRule
-from speculation.training.settings import TrainingSettings
+from speculation.training.settings import KindName, TrainingSettings
 from workers.shared.errors import ConfigError
 from workers.shared.options.declared import AtLeastOne, NotNegative, Share, about
 from workers.shared.options.sources import Program
 
 _RUN, _MODULE, _PIPELINE, _TRAINING = "Run", "Module", "Pipelines it is trained for", "Training"
 _DISTILLING = "Distilling"
+_LAYERS: dict[KindName, int] = {"pdm": 2, "exit": 1}  # unless said
 
 
 class TrainOptions(Struct, frozen=True, kw_only=True):
@@ -22,7 +23,10 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     data: Annotated[
         tuple[Path, ...], about(_RUN, "Data files, or folders of .jsonl and .jsonl.gz files", metavar="PATH")
     ]
-    out: Annotated[Path, about(_RUN, "Folder of the run and of the module", metavar="DIR")]
+    out: Annotated[Path, about(_RUN, "Folder of the run and of what is trained", metavar="DIR")]
+    kind: Annotated[
+        KindName, about(_RUN, "pdm: a draft module, for --drafter pdm; exit: an exit head (PPSD), for --drafter exit")
+    ] = "pdm"
     name: Annotated[
         str | None, about(_RUN, "Name of the target", default="what its config.json says, or the folder's name")
     ] = None
@@ -35,10 +39,19 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     save_every: Annotated[AtLeastOne, about(_RUN, "Steps between two checkpoints")] = 100
     validate_every: Annotated[AtLeastOne, about(_RUN, "Steps between two validations")] = 200
     validation_examples: Annotated[AtLeastOne, about(_RUN, "Examples of a validation")] = 48
-    layers: Annotated[int, about(_MODULE, "Decoder layers of the module")] = 2
+    layers: Annotated[
+        int | None, about(_MODULE, "Decoder layers; an exit head may have 0", default="2; of an exit head 1")
+    ] = None
     layer_type: Annotated[Literal["target", "qwen3"], about(_MODULE, "Of its layers")] = "target"
     head: Annotated[Literal["own", "target"], about(_MODULE, "Trained draft head, or the target's frozen rows")] = "own"
-    anchors: Annotated[tuple[int, ...], about(_MODULE, "Hidden-state indices, such as 0,10,19,24,29")]
+    anchors: Annotated[
+        tuple[int, ...],
+        about(
+            _MODULE,
+            "Hidden-state indices, such as 0,10,19,24,29. Of an exit head those behind which stage 0 may end: it reads "
+            "them up to the last that stage 0 has",
+        ),
+    ]
     init_layers: Annotated[str, about(_MODULE, "Target layers to start from, such as 28,29; 'last' or 'none'")] = "last"
     frozen_layers: Annotated[int, about(_MODULE, "Last layers that stay the target's, and are not stored")] = 0
     init_projections: Annotated[Literal["fit", "identity", "normal"], about(_MODULE, "How projections start")] = "fit"
@@ -74,7 +87,7 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
 
 TRAIN_PROGRAM = Program(
     "echelon train",
-    "Trains a draft module on a target's own answers. Run it again to go on after an interruption.",
+    "Trains a draft module or an exit head on a target's own answers. Run it again to go on after an interruption.",
     TrainOptions,
 )
 
@@ -126,13 +139,15 @@ def init_layers(text: str, layers: int, target_layers: int, layer_type: str) -> 
 
 def settings_of(options: TrainOptions, target_name: str, target_layers: int) -> TrainingSettings:
     """The settings that decide the result; raises `ConfigError` with the name of the option."""
+    layers = _LAYERS[options.kind] if options.layers is None else options.layers
     return TrainingSettings(
         target_name=target_name,
         anchors=options.anchors,
-        layers=options.layers,
+        kind=options.kind,
+        layers=layers,
         layer_type=options.layer_type,
         head=options.head,
-        init_layers=init_layers(options.init_layers, options.layers, target_layers, options.layer_type),
+        init_layers=init_layers(options.init_layers, layers, target_layers, options.layer_type),
         frozen_layers=options.frozen_layers,
         init_projections=options.init_projections,
         draft_vocab=options.draft_vocab,

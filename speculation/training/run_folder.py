@@ -8,9 +8,9 @@ import msgspec
 import torch
 
 from speculation.pdm.archive import load_archive
-from speculation.pdm.checkpoint import WEIGHTS, save_module
-from speculation.pdm.module import DraftModule
+from speculation.pdm.checkpoint import WEIGHTS
 from speculation.pdm.replacing import replace_bytes, replacing
+from speculation.training.kinds.base import Learner
 from speculation.training.provenance import TrainingProvenance
 from speculation.training.settings import TrainingSettings
 from workers.shared.errors import ConfigError
@@ -39,7 +39,7 @@ class TrainingState(msgspec.Struct):
 
 
 class RunFolder:
-    """`checkpoint.pt`, `curve.jsonl`, `settings.json`, `provenance.json`, and the module itself."""
+    """`checkpoint.pt`, `curve.jsonl`, `settings.json`, `provenance.json`, and what is served from."""
 
     def __init__(self, path: Path, identity: Identity) -> None:
         """Nothing is written before `begin`."""
@@ -77,17 +77,17 @@ class RunFolder:
         with (self.path / _CURVE).open("ab") as curve:
             curve.write(msgspec.json.encode(entry) + b"\n")
 
-    def save(self, module: DraftModule, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Keeps where the run is, and the module as it is now."""
+    def save(self, learner: Learner, optimizer: torch.optim.Optimizer, step: int) -> None:
+        """Keeps where the run is, and the checkpoint as it is now."""
         checkpoint = {
             "identity": msgspec.to_builtins(self._identity),
-            "module": module.state_dict(),
+            "module": learner.network.state_dict(),
             "optimizer": optimizer.state_dict(),
             "step": step,
         }
         with replacing(self.path / _CHECKPOINT) as new:
             torch.save(checkpoint, new)
-        save_module(module, self.path)
+        learner.save(self.path)
 
 
 def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,15 @@ from speculation.decisions.features import MaskRule
 from speculation.pdm.config import HeadType, LayerType
 from workers.shared.errors import ConfigError
 
+KindName = Literal["pdm", "exit"]
+
 
 class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of `python -m speculation.training.train`."""
 
     target_name: str
     anchors: tuple[int, ...]
+    kind: KindName = "pdm"
     layers: int = 2
     layer_type: LayerType = "target"
     head: HeadType = "own"  # trained, or the target's frozen rows
@@ -60,7 +63,7 @@ class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not 0 < self.positions <= 1 or not 0 <= self.acceptance <= 1 or not 0 <= self.held_out < 1:
             raise ConfigError("--positions, --acceptance and --held-out are shares between 0 and 1")
         for flag, value, least in (
-            ("layers", self.layers, 1),
+            ("layers", self.layers, 0 if self.kind == "exit" else 1),
             ("draft-vocab", self.draft_vocab, 0),
             ("max-length", self.max_length, 2),
             ("batch-tokens", self.batch_tokens, 1),

@@ -1,4 +1,4 @@
-"""`python -m speculation.training.train MODEL --data DIR --out DIR ...`: trains a draft module, or goes on with it."""
+"""`python -m speculation.training.train MODEL --data DIR --out DIR ...`: trains a drafter, or goes on with it."""
 
 import hashlib
 import os
@@ -8,12 +8,7 @@ from pathlib import Path
 
 import torch
 
-from speculation.decisions.features import check_anchors
-from speculation.pdm.config import ModuleConfig
-from speculation.pdm.module import DraftModule
-from speculation.pdm.target import read_embedding, read_final_norm, read_head, read_target_config, target_name
-from speculation.pdm.tower import layer_kinds
-from speculation.pdm.vocabulary import most_frequent
+from speculation.pdm.target import read_embedding, read_target_config, target_name
 from speculation.training.examples.data import (
     Example,
     answer_counts,
@@ -22,9 +17,8 @@ from speculation.training.examples.data import (
     examples_hash,
     load_examples,
 )
-from speculation.training.examples.draws import SplitDraw
-from speculation.training.initial import fit_projections, initialise
 from speculation.training.interruption import EXIT_INTERRUPTED, Interrupted, StopSignals
+from speculation.training.kinds.table import KINDS
 from speculation.training.options import TRAIN_PROGRAM, TrainOptions, settings_of
 from speculation.training.parallel import World, local_device
 from speculation.training.provenance import (
@@ -35,73 +29,39 @@ from speculation.training.provenance import (
     python_version,
 )
 from speculation.training.run_folder import Identity, RunFolder
-from speculation.training.settings import TrainingSettings
 from speculation.training.teacher import LiveTeacher, Teacher, load_target, load_tokenizer
 from speculation.training.teacher_cache import CachedTeacher
 from speculation.training.trainer import Cadence, Trainer
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.digest import read_digest
-from workers.shared.model_files.tensor_sizes import layer_bytes
 from workers.shared.options.sources import read
-
-
-def build_module(
-    settings: TrainingSettings, model: Path, examples: Sequence[Example], stages: tuple[int, ...]
-) -> DraftModule:
-    """The untrained module, float32 on the CPU."""
-    target = read_target_config(model)
-    vocabulary = None
-    if settings.draft_vocab:
-        trained = [example for example in examples if not example.held_out]
-        end = target.eos_token_id
-        always = [] if end is None else [end] if isinstance(end, int) else list(end)
-        vocabulary = most_frequent(answer_counts(trained), settings.draft_vocab, always, target.vocab_size)
-    config = ModuleConfig(
-        target=settings.target_name,
-        target_layers=target.num_hidden_layers,
-        hidden_size=target.hidden_size,
-        vocab_size=target.vocab_size,
-        anchors=settings.anchors,
-        layers=settings.layers,
-        layer_type=settings.layer_type,
-        head=settings.head,
-        frozen_layers=settings.init_layers[settings.layers - settings.frozen_layers :],
-        layer_kinds=layer_kinds(target, settings.init_layers),
-        draft_token_ids=vocabulary,
-        stages=stages,
-    )
-    module = DraftModule(config, target, read_final_norm(model, target))
-    initialise(
-        module,
-        model,
-        init_layers=settings.init_layers,
-        projections=settings.init_projections,
-        seed=settings.seed,
-    )
-    return module
 
 
 def build_teacher(
     options: TrainOptions,
     identity: Identity,
+    states: tuple[int, ...],
     examples: Sequence[Example],
     device: torch.device,
     world: World,
 ) -> Teacher:
-    """The target itself, or its cached answers, which are computed first where they are missing."""
-    settings, dtype = identity.settings, getattr(torch, options.teacher_dtype)
+    """The target itself, or its cached answers, which are computed first where they are missing.
+
+    `states` are the hidden states that it gives, the first of which is 0, the embedding.
+    """
+    dtype = getattr(torch, options.teacher_dtype)
     if options.cache is None:
-        return LiveTeacher(load_target(options.model, dtype, device), settings.anchors, examples)
-    made_of = f"{identity.target} {settings.anchors} {options.teacher_dtype} {identity.examples}"
+        return LiveTeacher(load_target(options.model, dtype, device), states, examples)
+    made_of = f"{identity.target} {states} {options.teacher_dtype} {identity.examples}"
     cache = CachedTeacher(
         options.cache,
         hashlib.sha256(made_of.encode()).hexdigest(),
         examples,
-        len(settings.anchors),
+        len(states),
         read_embedding(options.model, read_target_config(options.model), torch.float32).to(device),
     )
     if world.rank == 0 and not cache.complete:
-        cache.build(LiveTeacher(load_target(options.model, dtype, device), settings.anchors, examples))
+        cache.build(LiveTeacher(load_target(options.model, dtype, device), states, examples))
     world.wait()
     return cache
 
@@ -114,19 +74,11 @@ def train(options: TrainOptions, arguments: Sequence[str], signals: StopSignals)
     name = options.name or target_name(options.model)
     target = read_target_config(options.model)
     settings = settings_of(options, name, target.num_hidden_layers)
-    check_anchors(settings.anchors, target.num_hidden_layers)
     device = local_device(options.device)
     world = World.join(device)
     files = [file for path in options.data for file in data_files(path)]
     examples = load_examples(
         files, load_tokenizer(options.model), target.vocab_size, settings.max_length, settings.held_out
-    )
-    splits = SplitDraw(
-        settings.anchors,
-        *layer_bytes(options.model),
-        stages=settings.stages,
-        splits=settings.splits,
-        uneven=settings.uneven,
     )
     identity = Identity(settings, read_digest(options.model), examples_hash(examples), world.size)
     folder = RunFolder(options.out, identity)
@@ -134,19 +86,15 @@ def train(options: TrainOptions, arguments: Sequence[str], signals: StopSignals)
     if checkpoint is not None and checkpoint.step >= settings.steps:
         print(f"{options.out}: all {settings.steps} steps are done", file=sys.stderr)
         return True
-    stages = tuple(sorted({features.stages for features in splits.usual}))
-    module = build_module(settings, options.model, examples, stages).to(device)
-    teacher = build_teacher(options, identity, examples, device, world)
-    if settings.init_projections == "fit" and checkpoint is None:
-        fit_projections(module, teacher, examples, settings.init_layers)
+    learner = KINDS[settings.kind](settings, options.model, examples, device)
+    teacher = build_teacher(options, identity, learner.states, examples, device, world)
+    learner.begin(teacher, fresh=checkpoint is None)
     trainer = Trainer(
         settings,
-        module,
-        teacher,
-        read_head(options.model).float().to(device),
+        learner,
         examples,
-        splits,
         folder,
+        device=device,
         cadence=Cadence(
             save=options.save_every,
             validate=options.validate_every,

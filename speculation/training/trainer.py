@@ -3,23 +3,18 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import islice
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
-from speculation.pdm.module import DraftModule
 from speculation.training.examples.batches import batches
 from speculation.training.examples.data import Example
-from speculation.training.examples.draws import SplitDraw, draw_chains
-from speculation.training.examples.layout import PackedRows
-from speculation.training.loss import DraftLoss, Score
+from speculation.training.kinds.base import Learner
+from speculation.training.loss import Score
 from speculation.training.parallel import World
 from speculation.training.run_folder import RunFolder, TrainingState
 from speculation.training.settings import TrainingSettings, rate_factor
-from speculation.training.teacher import Teacher
-from speculation.training.validation import validate
 from workers.shared.errors import ConfigError
 
 
@@ -34,42 +29,37 @@ class Cadence:
 
 
 class Trainer:
-    """Trains one module into one folder."""
+    """Trains one network into one folder."""
 
     def __init__(
         self,
         settings: TrainingSettings,
-        module: DraftModule,
-        teacher: Teacher,
-        head: Tensor,
+        learner: Learner,
         examples: Sequence[Example],
-        splits: SplitDraw,
         folder: RunFolder,
         *,
+        device: torch.device,
         cadence: Cadence,
         world: World,
     ) -> None:
-        """`head` is the target's LM head `[V, H]`; `examples` are numbered as `teacher` numbers them."""
+        """`learner` has begun, with a teacher that numbers the `examples` in the same way."""
         self._settings = settings
-        self._module = module
-        self._teacher = teacher
+        self._learner = learner
         self._examples = examples
-        self._splits = splits
         self._folder = folder
         self._cadence = cadence
         self._world = world
-        self._device = module.lm_head.weight.device
-        self._loss = DraftLoss(head, module)
+        self._device = device
         self._train = [index for index, example in enumerate(examples) if not example.held_out]
         held_out = [index for index, example in enumerate(examples) if example.held_out]
         stride = max(1, len(held_out) // cadence.validation_examples)
         self._held_out = held_out[::stride][: cadence.validation_examples]
-        self._optimizer = _optimizer(settings, module)
+        self._optimizer = _optimizer(settings, learner)
         self.step = 0
 
     def resume(self, checkpoint: TrainingState) -> None:
         """Goes on from an earlier run of the same settings."""
-        self._module.load_state_dict(checkpoint.module)
+        self._learner.network.load_state_dict(checkpoint.module)
         self._optimizer.load_state_dict(checkpoint.optimizer)
         self.step = checkpoint.step
 
@@ -111,29 +101,8 @@ class Trainer:
 
     def _train_step(self, batch: Sequence[int]) -> Score:
         settings = self._settings
-        rng = random.Random(f"step {settings.seed} {self.step} {self._world.rank}")
-        chains = [
-            draw_chains(
-                rng,
-                self._splits.draw(rng),
-                self._examples[index].newest,
-                share=settings.positions,
-                acceptance=settings.acceptance,
-                rule=settings.mask,
-            )
-            for index in batch
-        ]
-        used = [(index, drawn) for index, drawn in zip(batch, chains, strict=True) if drawn]
-        score = Score()
-        if used:
-            indices = [index for index, _ in used]
-            offsets = [0, *accumulate(len(self._examples[index]) for index in indices)][:-1]
-            targets = self._teacher.targets(indices)
-            packed = PackedRows([drawn for _, drawn in used], offsets, self._device)
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=settings.autocast):
-                hidden = packed.forward(self._module, targets.anchors)
-                score = self._loss.backward(self._module, hidden, targets, packed.newest)
-        parameters = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
+        score = self._learner.learn(random.Random(f"step {settings.seed} {self.step} {self._world.rank}"), batch)
+        parameters = [parameter for parameter in self._learner.network.parameters() if parameter.requires_grad]
         self._world.average_gradients(parameters)
         norm = torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
         if not norm.isfinite():
@@ -149,15 +118,7 @@ class Trainer:
         return score
 
     def _validate(self) -> str:
-        scores = validate(
-            self._module,
-            self._loss,
-            self._teacher,
-            self._examples,
-            self._held_out,
-            self._splits.usual,
-            autocast=self._settings.autocast,
-        )
+        scores = self._learner.validate(self._held_out)
         self._record({"step": self.step, "validation": scores})
         summary = ", ".join(f"{name} {values['agreement']:.3f}" for name, values in scores.items())
         return f"step {self.step}: agreement {summary}"
@@ -168,23 +129,11 @@ class Trainer:
 
     def _save(self) -> None:
         if self._world.rank == 0:
-            self._folder.save(self._module, self._optimizer, self.step)
+            self._folder.save(self._learner, self._optimizer, self.step)
 
 
-def _optimizer(settings: TrainingSettings, module: DraftModule) -> torch.optim.Optimizer:
-    head = [parameter for parameter in module.lm_head.parameters() if parameter.requires_grad]
-    others = [
-        parameter
-        for name, parameter in module.named_parameters()
-        if parameter.requires_grad and not name.startswith("lm_head.")
-    ]
+def _optimizer(settings: TrainingSettings, learner: Learner) -> torch.optim.Optimizer:
     groups = [
-        {"params": others, "lr": 0.0, "peak": settings.learning_rate},
-        {"params": head, "lr": 0.0, "peak": settings.head_learning_rate},
+        {"params": group.parameters, "lr": 0.0, "peak": group.peak} for group in learner.groups() if group.parameters
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        betas=settings.betas,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
+    return torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)

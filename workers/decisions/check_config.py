@@ -105,6 +105,11 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
             f"{drafts} none is in flight while drafts are made: use {others}, or leave "
             f"--num-speculative-tokens out"
         )
+    if config.widest > 1 and not row.fills_frames:
+        yield (
+            f"--tokens-per-frame {config.tokens_per_frame}: --drafter {drafter.name} drafts once stage 0 has computed "
+            f"the token before, so its frames hold one; leave --tokens-per-frame out"
+        )
     if drafter.ngram_min > drafter.ngram_max:
         yield f"--ngram-min {drafter.ngram_min} must be at most --ngram-max, which is {drafter.ngram_max}"
     if row.needs_model != (drafter.draft_model is not None):

@@ -50,11 +50,11 @@ def speedup_by_stages(rows: Sequence[TableRow]) -> list[Series]:
 def speedup_by_acceptance(rows: Sequence[TableRow]) -> list[Series]:
     """For each method and number of stages: acceptance and speed-up, a point a data set and temperature.
 
-    Draft-then-verify follows another law and is left out.
+    Frames of several tokens follow another law and are left out.
     """
     found: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        drawn = row.dataset != ALL and not METHODS[row.method].rounds
+        drawn = row.dataset != ALL and not METHODS[row.method].several
         if drawn and row.acceptance is not None and row.speedup_none is not None:
             found.setdefault(f"{row.method}, n={row.stages}", []).append((row.acceptance, row.speedup_none))
     return [Series(label, sorted(points)) for label, points in found.items()]
@@ -62,7 +62,7 @@ def speedup_by_acceptance(rows: Sequence[TableRow]) -> list[Series]:
 
 def law(rows: Sequence[TableRow], points: int = 101) -> list[Series]:
     """For each number of stages with drafts: n/(1+(n-1)(1-a)), the speed-up if nothing but the stages took time."""
-    stages = sorted({row.stages for row in rows if row.acceptance is not None and not METHODS[row.method].rounds})
+    stages = sorted({row.stages for row in rows if row.acceptance is not None and not METHODS[row.method].several})
     steps = [step / (points - 1) for step in range(points)]
     return [Series(f"law, n={count}", [(a, count * speed_law(count, a)) for a in steps]) for count in stages]
 

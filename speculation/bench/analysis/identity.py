@@ -42,13 +42,13 @@ def comparable(cell: Cell) -> bool:
 
 
 def reference_of(cells: Sequence[Cell]) -> Cell:
-    """The cell the others must agree with: `none` with the fewest stages, else `single`, else one without rounds."""
+    """The cell the others must agree with: `none` with the fewest stages, else `single`, else of one token a frame."""
     return min(cells, key=_rank)
 
 
 def _rank(cell: Cell) -> tuple[int, Contender, int]:
     order = {NONE: 0, SINGLE: 1}
-    last = 3 if cell.key.contender.how.rounds else 2
+    last = 3 if cell.key.contender.how.several else 2
     return (order.get(cell.key.contender.method, last), cell.key.contender, cell.key.repeat)
 
 

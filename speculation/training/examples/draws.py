@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from speculation.decisions.features import FeatureMap, MaskRule, chain_rows, fill_weights
+from speculation.decisions.features import FeatureMap, MaskRule, RowRule, chain_rows, fill_weights
 from workers.decisions.split import balance
 
 
@@ -24,24 +24,29 @@ class ChainRowAt:
 
 @dataclass(frozen=True)
 class Chain:
-    """All unfinished rows of one draft, newest first; the output of the first row predicts position newest + 1."""
+    """All unfinished rows of one draft, newest first; the output of the first row predicts position newest + 1.
 
+    Of an exit head there are none: its newest row is a finished one.
+    """
+
+    newest: int  # position
     rows: tuple[ChainRowAt, ...]
+    final_kind: int  # feature type of finished rows
 
     @property
-    def newest(self) -> int:
-        """Position of the newest token."""
-        return self.rows[0].position
+    def finished(self) -> int:
+        """How many finished rows its rows see, or its newest row is the last of."""
+        return max((row.finished for row in self.rows), default=self.newest + 1)
 
 
 def build_chain(features: FeatureMap, newest: int, fill: int, rule: MaskRule = MaskRule.CORRECTED) -> Chain:
     """The chain of the draft after position `newest`, with `fill` tokens in flight."""
-    return Chain(
-        tuple(
-            ChainRowAt(newest - row.depth, features.kind(row.depth), range(row.depth, row.last + 1), newest - row.last)
-            for row in chain_rows(rule, features.stages, fill)
-        )
+    unfinished = chain_rows(rule, features.stages, fill) if features.first < features.last else ()
+    rows = tuple(
+        ChainRowAt(newest - row.depth, features.kind(row.depth), range(row.depth, row.last + 1), newest - row.last)
+        for row in unfinished
     )
+    return Chain(newest, rows, features.final_kind)
 
 
 def random_split(rng: random.Random, layers: int, head: float, stages: int) -> tuple[int, ...]:
@@ -74,13 +79,17 @@ class SplitDraw:
         stages: tuple[int, ...],
         splits: tuple[tuple[int, ...], ...],
         uneven: float,
+        rule: RowRule = RowRule.IN_FLIGHT,
     ) -> None:
+        """Raises `ConfigError` where one of the usual splits has no exit in stage 0, for an exit head."""
         self._anchors = anchors
         self._layers = len(layer_bytes)
         self._head = head_bytes * len(layer_bytes) / sum(layer_bytes)
-        self._uneven = uneven
+        self._uneven = uneven if rule is RowRule.IN_FLIGHT else 0.0  # an exit head knows the end of stage 0 alone
         balanced = tuple(balance(layer_bytes, head_bytes, count) for count in stages)
-        self.usual = tuple(FeatureMap(anchors, split) for split in (*splits, *balanced))
+        self.usual = tuple(FeatureMap(anchors, split, rule) for split in (*splits, *balanced))
+        for features in self.usual:
+            features.check_read()
         self._fixed = bool(splits)
 
     def draw(self, rng: random.Random) -> FeatureMap:

@@ -1,8 +1,9 @@
 """Packs examples and chains into one list of rows, and attends within it without any padding or dense mask.
 
-Rows are, first, the finished rows of every example in time order, then the chains' rows example by example. A finished
-row sees the finished rows up to itself; a chain row sees finished rows and at most as many rows of its own chain as
-there are stages. So a row has at most S + n keys, and the cost is the one of drafting each position once.
+Rows are, first, the finished rows of every example in time order, all of one feature type, then the chains' rows
+example by example. A finished row sees the finished rows up to itself; a chain row sees finished rows and at most as
+many rows of its own chain as there are stages. So a row has at most S + n keys, and the cost is the one of drafting
+each position once.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from workers.model.attention import Rules
 
 
 @dataclass(frozen=True)
-class _Segment:
+class Segment:
     """What the chain rows of one example see."""
 
     unfinished_mask: Tensor  # bool [chain rows, finished rows]: not visible
@@ -33,9 +34,10 @@ class PackedRows:
 
     def __init__(self, chains: Sequence[Sequence[Chain]], offsets: Sequence[int], device: torch.device | str) -> None:
         """`chains` are those of each example, at least one; `offsets` is where each example's tokens start."""
-        self._segments: list[_Segment] = []
+        self._segments: list[Segment] = []
         finished_index: list[int] = []
         finished_position: list[int] = []
+        finished_kinds: list[int] = []
         chain_index: list[int] = []
         chain_position: list[int] = []
         kinds: list[int] = []
@@ -43,25 +45,26 @@ class PackedRows:
         newest_index: list[int] = []
         finished_total = sum(_finished(example) for example in chains)
         for example, offset in zip(chains, offsets, strict=True):
-            finished = _finished(example)
+            first, finished = len(finished_index), _finished(example)
             finished_index.extend(range(offset, offset + finished))
             finished_position.extend(range(finished))
+            finished_kinds.extend([example[0].final_kind] * finished)
             rows = [row for chain in example for row in chain.rows]
-            width = max(len(row.own) for row in rows)
+            width = max((len(row.own) for row in rows), default=1)
             own: list[list[int]] = []
             base = 0
             for chain in example:
-                newest_row.append(finished_total + len(chain_index) + base)
+                newest_row.append(finished_total + len(chain_index) + base if chain.rows else first + chain.newest)
                 newest_index.append(offset + chain.newest)
                 own.extend([base + place for place in row.own] + [-1] * (width - len(row.own)) for row in chain.rows)
                 base += len(chain.rows)
             chain_index.extend(offset + row.position for row in rows)
             chain_position.extend(row.position for row in rows)
             kinds.extend(row.kind for row in rows)
-            own_rows = torch.tensor(own, device=device)
-            seen = torch.tensor([row.finished for row in rows], device=device)
+            own_rows = torch.tensor(own, dtype=torch.int64, device=device).view(len(rows), width)
+            seen = torch.tensor([row.finished for row in rows], dtype=torch.int64, device=device)
             self._segments.append(
-                _Segment(
+                Segment(
                     torch.arange(finished, device=device) >= seen[:, None],
                     own_rows.clamp(min=0),
                     own_rows < 0,
@@ -73,11 +76,10 @@ class PackedRows:
             *(_finished(example) for example in chains),
             *(sum(len(chain.rows) for chain in example) for example in chains),
         ]
-        self._finished = torch.tensor(finished_index, device=device)
-        self._chain = torch.tensor(chain_index, device=device)
-        self._kinds = kinds
+        self._index = torch.tensor(finished_index + chain_index, device=device)
+        self._kinds = finished_kinds + kinds
         self._positions = torch.tensor(finished_position + chain_position, device=device)
-        self._length = max(chain_position) + 1
+        self._length = max(finished_position + chain_position) + 1
         self._newest_row = torch.tensor(newest_row, device=device)
         self.newest = torch.tensor(newest_index, device=device)  # [chains], indices of tokens
         self.rows = finished_total + len(chain_index)
@@ -89,10 +91,7 @@ class PackedRows:
 
     def forward(self, module: DraftModule, anchors: Tensor) -> Tensor:
         """Tower outputs `[chains, H]` at the newest token of every chain; `anchors` is `[tokens, anchors, H]`."""
-        last = len(module.config.anchors) - 1
-        finished = module.features(last, anchors[self._finished])
-        unfinished = module.mixed_features(self._kinds, anchors[self._chain])
-        rows = torch.cat([finished, unfinished])
+        rows = module.mixed_features(self._kinds, anchors[self._index])
         tables = module.rotary.tables(self._length, rows.dtype, rows.device)
         hidden = module.tower(rows, tables.rows(self._positions), self)
         return hidden[self._newest_row]
@@ -112,7 +111,7 @@ class PackedRows:
             for at in range(examples)
         ]
         unfinished = [
-            _attend_chains(
+            attend_chains(
                 segment,
                 queries[examples + at] * scaling,
                 (keys[at], values[at]),
@@ -125,12 +124,14 @@ class PackedRows:
 
 def _finished(chains: Sequence[Chain]) -> int:
     """How many finished rows anything in `chains` sees."""
-    return max(row.finished for chain in chains for row in chain.rows)
+    return max(chain.finished for chain in chains)
 
 
-def _attend_chains(at: _Segment, query: Tensor, past: tuple[Tensor, Tensor], chain: tuple[Tensor, Tensor]) -> Tensor:
+def attend_chains(at: Segment, query: Tensor, past: tuple[Tensor, Tensor], chain: tuple[Tensor, Tensor]) -> Tensor:
     """Attention of one example's chain rows over finished rows `past` and `chain` rows (keys, values)."""
     heads, rows, width = query.shape
+    if not rows:
+        return query
     kv_heads = past[0].shape[0]
     groups = heads // kv_heads
     grouped = query.reshape(kv_heads, groups * rows, width)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from speculation.decisions.features import RowRule
 from speculation.pdm.config import LayerType, ModuleConfig
 from speculation.pdm.module import DraftModule
 
@@ -16,6 +17,7 @@ def random_module(
     layer_type: LayerType = "target",
     anchors: tuple[int, ...] = ANCHORS,
     draft_token_ids: tuple[int, ...] | None = None,
+    rows: RowRule = RowRule.IN_FLIGHT,
 ) -> DraftModule:
     """A module of the target called "tiny"."""
     config = ModuleConfig(
@@ -25,6 +27,7 @@ def random_module(
         vocab_size=target.vocab_size,
         anchors=anchors,
         layers=layers,
+        rows=rows,
         layer_type=layer_type,
         draft_token_ids=draft_token_ids,
     )

@@ -16,7 +16,7 @@ from speculation.pdm.tower import layer_kinds
 from speculation.training.examples.data import Example
 from speculation.training.examples.draws import build_chain
 from speculation.training.examples.layout import PackedRows
-from speculation.training.initial import initialise
+from speculation.training.kinds.initial import initialise
 from speculation.training.teacher import LiveTeacher, load_target
 from tests.model.conftest import CONFIGS, LAYERS
 from workers.shared.errors import ConfigError

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from speculation.pdm.module import DraftModule
 from speculation.training.examples.data import Example
-from speculation.training.initial import fit_projections, initialise
+from speculation.training.kinds.initial import fit_projections, initialise
 from speculation.training.teacher import Targets
 from tests.model.pdm.conftest import HIDDEN
 from tests.model.pdm.modules import random_module
@@ -65,7 +65,7 @@ def test_the_fit_finds_a_linear_relation_and_leaves_deep_types(module: DraftModu
     deep = [weight.clone() for weight in projections(module)[3:]]
     teacher = LinearTeacher()
     examples = [Example((0,) * 200, 1, 0.0, held_out=number == 0) for number in range(4)]
-    fit_projections(module, teacher, examples, LAST)  # type: ignore[arg-type]
+    fit_projections(module, teacher, examples, LAST[0])  # type: ignore[arg-type]
     assert all(torch.equal(*pair) for pair in zip(projections(module)[3:], deep, strict=True))
     fresh = teacher.targets([99]).anchors[1:]
     wanted = fresh[:, 3]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from speculation.decisions.features import FeatureMap
+from speculation.decisions.features import FeatureMap, RowRule
 from speculation.pdm.checkpoint import load_module
+from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import read_head, read_tensor
 from speculation.training.examples.data import data_files, load_examples
 from speculation.training.examples.draws import build_chain
@@ -25,6 +26,8 @@ from workers.shared.model_files.tensor_sizes import EMBEDDING
 
 pytestmark = pytest.mark.timeout(120)
 
+EXIT = "--kind exit --anchors 0,2,4 --stages 2,4"
+
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     content = torch.load(folder / "checkpoint.pt", weights_only=True)
@@ -36,7 +39,15 @@ def curve(folder: Path) -> list[dict[str, Any]]:
 
 
 class TestRun:
-    @pytest.mark.parametrize("options", ["--validate-every 5", "--cache CACHE --autocast --head target"])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            "--validate-every 5",
+            "--cache CACHE --autocast --head target",
+            f"{EXIT} --layers 1 --validate-every 5",
+            f"{EXIT} --layers 0 --cache CACHE",
+        ],
+    )
     def test_a_resumed_run_is_the_same_to_the_last_bit(
         self, target_folder: Path, data_folder: Path, tmp_path: Path, options: str
     ) -> None:
@@ -85,6 +96,32 @@ class TestRun:
         assert provenance["target"] == "tiny"
         assert str(tmp_path) not in json.dumps(provenance)
         assert provenance["data"].keys() == {"answers.jsonl"}
+
+    @pytest.mark.parametrize("layers", [0, 1])
+    def test_an_exit_head_learns_and_drafts(
+        self, target_folder: Path, data_folder: Path, tmp_path: Path, layers: int
+    ) -> None:
+        options = f"{EXIT} --layers {layers} --steps 40 --lr 1e-2 --validate-every 20"
+        assert run(target_folder, data_folder, tmp_path, options)
+        losses = [entry["train"]["loss"] for entry in curve(tmp_path) if "train" in entry]
+        assert losses[-1] < (0.8 if layers else 0.95) * losses[0], losses  # without a layer the fit is nearly all
+        (last,) = [
+            entry["validation"] for entry in curve(tmp_path) if entry.get("step") == 40 and "validation" in entry
+        ]
+        assert {name.split(" ")[0] for name in last} == {"n2", "n4"}
+        assert all(" k1 " in name for name in last), "how full the pipeline is is all the same to an exit head"
+        head = load_module(tmp_path, target_folder, "tiny")
+        assert (head.config.rows, head.config.layers) == (RowRule.EXIT, layers)
+        runtime = DraftRuntime(head.eval(), (4, 4), 10)
+        with torch.inference_mode():
+            runtime.extend(random_anchors(head, 5))
+            logits = runtime.draft(runtime.plan(5, 5), random_anchors(head, 1))
+        assert logits.isfinite().all()
+
+    def test_an_exit_beyond_stage_0_is_refused(self, target_folder: Path, data_folder: Path, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="exit head's exits are behind 4"):
+            run(target_folder, data_folder, tmp_path, "--kind exit --anchors 0,4 --stages 2,7 --layers 1")
+        assert not any(tmp_path.iterdir())
 
 
 class TestTeacher:
@@ -192,7 +229,7 @@ def _loss_of(target: Path, data: Path):  # type: ignore[no-untyped-def]
     features = FeatureMap(module.config.anchors, (3, 5))
     last = len(targets.best) - 1
     packed = PackedRows([[build_chain(features, last - back, 2) for back in range(8)]], [0], "cpu")
-    return module, DraftLoss(read_head(target), module), targets, packed
+    return module, DraftLoss(read_head(target), module.draft_to_target), targets, packed
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])

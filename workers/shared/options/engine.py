@@ -67,10 +67,11 @@ class DrafterOptions(DrafterFields, frozen=True, forbid_unknown_fields=True, kw_
         about(
             SPECULATION,
             "pdm: a draft module reads the stages' hidden states; ngram: look the last tokens up in prompt and answer; "
-            "pdm+ngram: whichever has lately been better; model: a small model of the same family guesses, no training "
-            "needed; eagle3, peagle: a draft head made for MODEL, by --draft-model; mtp: the head in MODEL's own "
-            "checkpoint; none: plain pipeline, and nothing of a drafter in memory; scripted: replay; auto: what "
-            "--draft-model is, pdm+ngram where a module is given or comes with Echelon, else ngram",
+            "pdm+ngram: whichever has lately been better; exit: a head behind stage 0 reads what that has computed; "
+            "model: a small model of the same family guesses, no training needed; eagle3, peagle: a draft head made "
+            "for MODEL, by --draft-model; mtp: the head in MODEL's own checkpoint; none: plain pipeline, and nothing of "
+            "a drafter in memory; scripted: replay; auto: what --draft-model is, pdm+ngram where a module is given or "
+            "comes with Echelon, else ngram",
             name="drafter",
         ),
     ] = "auto"
@@ -78,7 +79,7 @@ class DrafterOptions(DrafterFields, frozen=True, forbid_unknown_fields=True, kw_
         str | None,
         about(
             SPECULATION,
-            "Draft module for this model: a folder, or a .pt file of format v11",
+            "Draft module, or exit head for --drafter exit, of this model: a folder, or a .pt file of format v11",
             name="draft_module",
             default="the one that comes with Echelon, if any",
             metavar="PATH",

@@ -7,7 +7,7 @@ import torch
 from speculation.decisions.features import FeatureMap
 from speculation.pdm.module import DraftModule
 from speculation.training.examples.data import Example
-from speculation.training.examples.draws import build_chain
+from speculation.training.examples.draws import Chain, build_chain
 from speculation.training.examples.layout import PackedRows
 from speculation.training.loss import DraftLoss, Score
 from speculation.training.teacher import Teacher
@@ -25,22 +25,26 @@ def validate(
 ) -> dict[str, dict[str, float]]:
     """Mean scores by "n<stages> k<fill> T<temperature>", for a full pipeline and for one token in flight.
 
-    Only positions count at which that many tokens can be in flight. `indices` are the examples to use.
+    Only positions count at which that many tokens can be in flight; of an exit head, all, and its fills are alike.
+    `indices` are the examples to use.
     """
     device = module.lm_head.weight.device
     totals: dict[str, Score] = {}
     for index in indices:
         example = examples[index]
-        names, chains = [], []
+        drafts: dict[int, list[tuple[str, Chain]]] = {}  # by the feature type of finished rows, which are shared
         for features in splits:
-            for fill in sorted({1, features.stages}):
-                newest = example.newest[fill - 1 :]
-                names += [f"n{features.stages} k{fill} T{example.temperature:g}"] * len(newest)
-                chains += [build_chain(features, position, fill) for position in newest]
-        if not chains:
+            for fill in sorted({1, features.last}):
+                name = f"n{features.stages} k{fill} T{example.temperature:g}"
+                drafts.setdefault(features.final_kind, []).extend(
+                    (name, build_chain(features, position, fill)) for position in example.newest[fill - 1 :]
+                )
+        kinds = [kind for kind in drafts.values() if kind]
+        if not kinds:
             continue
         targets = teacher.targets([index])
-        packed = PackedRows([chains], [0], device)
+        packed = PackedRows([[chain for _, chain in kind] for kind in kinds], [0] * len(kinds), device)
+        names = [name for kind in kinds for name, _ in kind]
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=autocast):
             hidden = packed.forward(module, targets.anchors)
             for name in dict.fromkeys(names):

@@ -1,0 +1,187 @@
+"""`python -m speculation.bench.methods MODEL --prompts DIR --out DIR`: writes docs/methods.md."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from speculation.bench.analysis.cells import Cell
+from speculation.bench.analysis.report import Provenance
+from speculation.bench.configuration import METHODS, NONE, SINGLE, BenchSettings, Contender
+from speculation.bench.machine import provenance
+from speculation.bench.methods.entries import entries, measurable
+from speculation.bench.methods.figures import figures
+from speculation.bench.methods.options import METHODS_PROGRAM, MethodsOptions
+from speculation.bench.methods.page import Emulated, PageContent, page
+from speculation.bench.methods.pitfalls import Made
+from speculation.bench.methods.sections import Bench
+from speculation.bench.methods.times import LoneTimes, lone_times
+from speculation.bench.options import read_checkpoints, weights_digest
+from speculation.bench.prompts import load_data_sets
+from workers.shared.drafters import DRAFTERS
+from workers.shared.errors import ConfigError
+from workers.shared.options.engine import DrafterOptions, EngineOptions
+from workers.shared.options.sources import read
+
+_BAD_INPUT, _STOPPED = 2, 3
+_IDLE_LOAD = 0.5
+_CONTEXT = 2048
+_WALL, _ALONE = "wall", "alone"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0: all is measured; 2: bad input or a failed process; 3: stopped. But for bad input, the page is
+    written in any case."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        comparison = Comparison(
+            read(METHODS_PROGRAM, given, os.environ), provenance(given, "speculation.bench.methods")
+        )
+    except ConfigError as error:
+        return _failed(error)
+    minutes = comparison.options.minutes
+    if minutes:
+        signal.alarm(60 * minutes)
+    try:
+        if minutes != 0:
+            comparison.measure()
+    except ConfigError as error:
+        return _failed(error)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; run the same command again to go on\n")
+        return _STOPPED
+    finally:
+        signal.alarm(0)
+        comparison.write()
+    return 0
+
+
+def _failed(error: ConfigError) -> int:
+    sys.stderr.write(f"methods: {error}\n")
+    return _BAD_INPUT
+
+
+class Comparison:
+    """What is asked for, what is measured already, and the page."""
+
+    def __init__(self, options: MethodsOptions, made_by: Provenance) -> None:
+        """Raises `ConfigError` for options that are wrong."""
+        self.options = options
+        if unknown := [method for method in options.methods if method not in METHODS]:
+            raise ConfigError(f"--methods {','.join(unknown)}: choose from {', '.join(METHODS)}")
+        self._made_by = made_by
+        ships = [name for name, row in DRAFTERS.items() if row.ships]
+        checkpoints = read_checkpoints(options.checkpoint)
+        if options.draft_module is not None:
+            checkpoints = dict.fromkeys(ships, str(Path(options.draft_module).resolve())) | checkpoints
+        given = {*checkpoints}
+        if options.draft_module is None and options.model == "default":
+            given |= {*ships}
+        if options.draft_model is not None:
+            given.add("model")
+        asked = {NONE, *(options.methods or METHODS)}
+        self._entries = [entry for entry in entries(given) if entry.method in asked]
+        self._keep({name: weights_digest(Path(path), "--checkpoint") for name, path in checkpoints.items()})
+        engine = EngineOptions(max_model_len=_CONTEXT, drafter=DrafterOptions(always=True))
+        settings = BenchSettings(
+            model=options.model,
+            max_tokens=options.max_tokens,
+            limit=options.limit,
+            num_speculative_tokens=options.drafts,
+            engine=engine,
+        )
+        data_sets = load_data_sets(options.prompts, options.limit, settings.seed)
+        self._bench = Bench(
+            settings, data_sets, options.temperature, checkpoints, options.draft_model, options.out, made_by
+        )
+        self._real = replace(settings, max_tokens=options.wall_tokens)
+
+    def _keep(self, digests: dict[str, str]) -> None:
+        """Notes what drafters are measured with; raises `ConfigError` where one had another checkpoint before."""
+        file = self.options.out / "checkpoints.json"
+        kept = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
+        for name, digest in digests.items():
+            if kept.get(name, digest) != digest:
+                raise ConfigError(
+                    f"--out {self.options.out}: {name} was measured with another checkpoint; choose another"
+                )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(msgspec.json.encode(kept | digests))
+
+    def measure(self) -> None:
+        """Measures what is missing: real time, drafts alone, then pipelines of emulated stages, which need those."""
+        bench, options, real = self._bench, self.options, self._real
+        able = measurable(self._entries)
+        stages = options.wall_stages
+        contenders = [Contender(entry.method, 1 if entry.how.one_device else stages) for entry in able]
+        bench.measure(_WALL, contenders, {}, real, options.repeats)
+        alone = [entry for entry in able if entry.emulates]
+        drafting = [Contender(entry.method, 1) for entry in alone if entry.method != NONE]
+        bench.measure(_ALONE, [Contender(SINGLE, 1), *drafting], {}, bench.settings)
+        times = lone_times(bench.cells(_ALONE, bench.settings))
+        if times is None:
+            raise ConfigError("a token has taken no time; see the logs of the section `alone`")
+        for count in options.stages:
+            for shared, chosen in ((False, alone), (True, [entry for entry in alone if entry.streams_a_network])):
+                base, each = bench.emulated(chosen, count, times, options.row_cost, shared=shared)
+                contenders = [Contender(entry.method, count) for entry in chosen]
+                bench.measure(_name(count, shared), contenders, each, base)
+
+    def write(self) -> None:
+        """Writes the page from whatever there is."""
+        bench, options = self._bench, self.options
+        times = lone_times(bench.cells(_ALONE, bench.settings))
+        wall = bench.cells(_WALL, self._real)
+        measured = PageContent(
+            entries=self._entries,
+            temperatures=options.temperature,
+            made=self._made(wall),
+            wall_stages=options.wall_stages,
+            wall=figures(wall),
+            times=times,
+            emulated=[] if times is None else [self._emulated(count, times) for count in sorted(options.stages)],
+        )
+        options.page.write_text(page(measured))
+        sys.stderr.write(f"{options.page} is written\n")
+
+    def _emulated(self, stages: int, times: LoneTimes) -> Emulated:
+        found: list[list[Cell]] = []
+        for shared in (False, True):
+            base, _ = self._bench.emulated([], stages, times, self.options.row_cost, shared=shared)
+            found.append(self._bench.cells(_name(stages, shared), base))
+        own, with_a_share = found
+        plain = [cell for cell in own if cell.key.contender.method == NONE]
+        return Emulated(
+            stages, times.slowdown(stages, self._bench.cores), figures(own), figures([*plain, *with_a_share])
+        )
+
+    def _made(self, cells: Sequence[Cell]) -> Made:
+        by, options = self._made_by, self.options
+        load = max((cell.load for cell in cells), default=0.0)
+        busy = [f"The machine was not idle: its load average was {load:.1f} at the start."] if load > _IDLE_LOAD else []
+        commits = sorted({cell.git for cell in cells}) or [by.git]
+        return Made(
+            command=by.command,
+            machine=f"{by.cpu}, {by.cores} cores, {by.memory_gib:.0f} GiB; {by.date}; commit {', '.join(commits)}",
+            cores=self._bench.cores,
+            prompts=sum(len(data_set.prompts) for data_set in self._bench.data_sets),
+            max_tokens=max(options.max_tokens, options.wall_tokens),
+            drafts=options.drafts,
+            row_cost=options.row_cost,
+            draft_model=None if options.draft_model is None else Path(options.draft_model).name,
+            warnings=busy,
+        )
+
+
+def _name(stages: int, shared: bool) -> str:
+    return f"n{stages}-{'shared' if shared else 'own'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
