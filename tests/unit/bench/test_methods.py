@@ -36,7 +36,11 @@ class TestEntries:
         assert found["pdm"].missing == found["dtv-ngram"].missing == ""
         assert "echelon train MODEL --kind exit" in found["exit"].missing
         assert "--draft-model" in found["dtv-model"].missing
-        assert not {entry.missing for entry in entries({"pdm", "pdm+ngram", "exit", "model"})} - {""} or absent() == []
+        assert (
+            not {entry.missing for entry in entries({"pdm", "pdm+ngram", "exit", "model", "eagle3", "peagle", "mtp"})}
+            - {""}
+            or absent() == []
+        )
 
     def test_every_method_that_means_something_is_on_the_page(self) -> None:
         assert {entry.method for entry in entries(())} == {m for m, how in METHODS.items() if how.drafter != "scripted"}
