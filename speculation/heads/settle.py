@@ -37,7 +37,7 @@ def settled(loaded: LoadedHead, folder: Path, target: Path, dtype: torch.dtype, 
     best = _read(file, readings)
     if best is None:
         label = f"draft head {folder.name}: trying {1 + len(readings.others)} readings"
-        with Progress(label, "of the target's layers") as progress:
+        with Progress(label) as progress:
             passages = read_passages(target, anchors_of(readings), dtype, device, progress.update)
             best = try_readings(loaded.network, readings, passages)[0]
         _keep(file, best)
