@@ -47,6 +47,13 @@ METHODS = {
     "model": Method("model"),
     "dtv-ngram": Method("ngram", rounds=True),
     "dtv-model": Method("model", rounds=True),
+    # Draft heads: a round of drafts in one frame, as they are published; and a frame in every stage, which is ours.
+    "dtv-eagle3": Method("eagle3", rounds=True),
+    "dtv-peagle": Method("peagle", rounds=True),
+    "dtv-mtp": Method("mtp", rounds=True),
+    "eagle3": Method("eagle3"),
+    "peagle": Method("peagle"),
+    "mtp": Method("mtp"),
     "cascade": Method("cascade"),  # as many frames in flight as there are stages
     "cascade-rounds": Method("cascade", rounds=True),  # PipeSpec: one frame in flight, with all drafts that wait
     "cascade-sync": Method("cascade", rounds=True, waits=True),
@@ -145,6 +152,10 @@ def check(settings: BenchSettings, methods: tuple[str, ...]) -> None:
     with_model = [m for m in methods if m in USES_MODEL and METHODS[m].drafter not in settings.checkpoints]
     if bool(with_model) != (drafter.model is not None):
         raise ConfigError(f"--methods {' or '.join(USES_MODEL)} and --draft-model PATH belong together")
+    if len(drafting := {str(METHODS[method].drafter) for method in with_model}) > 1:
+        raise ConfigError(
+            f"--draft-model PATH is for one of {', '.join(sorted(drafting))}; give a --checkpoint for others"
+        )
     if any(method in USES_CASCADE for method in methods) != bool(drafter.cascade):
         raise ConfigError(f"--methods {' or '.join(USES_CASCADE)} and --cascade SMALL[,MIDDLE...] belong together")
 
@@ -208,7 +219,7 @@ def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:
 def has_network(method: Method) -> bool:
     """Whether it drafts with one, which takes a device, or a part of one."""
     row = None if method.drafter is None else DRAFTERS[method.drafter]
-    return row is not None and (row.needs_module or row.needs_model or row.listens)
+    return row is not None and row.computes
 
 
 def devices(contender: Contender, settings: BenchSettings) -> int:
