@@ -46,7 +46,10 @@ _NAMES = {
     "mtp": "multi-token prediction, streamed",
     "dtv-mtp": "multi-token prediction, rounds",
     "exit": "PPSD",
-    "cascade": "PipeSpec",
+    "cascade-rounds": "PipeSpec",
+    "cascade": "PipeSpec, several frames in flight",
+    "cascade-sync": "PipeSpec, one model at a time",
+    "cascade-direct": "PipeSpec without the middle, several frames in flight",
     "ngram": "one token a frame, n-gram",
     "model": "one token a frame, draft model",
     "pdm": "SPD, one token a frame",
@@ -79,6 +82,8 @@ def absent() -> list[str]:
 
 
 def _missing(method: Method, given: Collection[str]) -> str:
+    if method.drafter is not None and DRAFTERS[method.drafter].needs_cascade and method.drafter not in given:
+        return "measured by itself, with smaller models: `python -m tests.measure.cascade`"
     if not has_network(method) or method.drafter in given:
         return ""
     name = str(method.drafter)

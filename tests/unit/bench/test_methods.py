@@ -36,7 +36,8 @@ class TestEntries:
         assert found["pdm"].missing == found["dtv-ngram"].missing == ""
         assert "echelon train MODEL --kind exit" in found["exit"].missing
         assert "--draft-model" in found["dtv-model"].missing
-        everything = {"pdm", "pdm+ngram", "exit", "model", "eagle3", "peagle", "mtp"}
+        assert "tests.measure.cascade" in found["cascade-rounds"].missing
+        everything = {"pdm", "pdm+ngram", "exit", "model", "eagle3", "peagle", "mtp", "cascade"}
         assert {entry.missing for entry in entries(everything)} == {""}
 
     def test_every_method_that_means_something_is_on_the_page(self) -> None:
