@@ -83,7 +83,9 @@ def main() -> None:
             settings = BenchSettings(str(source), given.tokens, num_speculative_tokens=width or 1, engine=engine)
             made = folder / str(number)
             made.mkdir()
-            with serving(made, *serve_arguments(contender, settings, None)) as server:
+            arguments = serve_arguments(contender, settings, None)
+            arguments[arguments.index("bench")] = "measured"  # as the model is asked for
+            with serving(made, *arguments) as server:
                 measured = _measure(server, given.tokens, given.prompts)
             each = 1000 * measured.seconds / (measured.tokens - given.prompts)
             plain.setdefault(stages, each)
