@@ -43,6 +43,8 @@ _NAMES = {
     "dtv-eagle3": "EAGLE-3, rounds",
     "peagle": "P-EAGLE, streamed",
     "dtv-peagle": "P-EAGLE, rounds",
+    "mtp": "the model's own head (MTP), streamed",
+    "dtv-mtp": "the model's own head (MTP), rounds",
     "exit": "PPSD",
     "cascade": "PipeSpec",
     "ngram": "one token a frame, n-gram",
@@ -82,8 +84,9 @@ def _missing(method: Method, given: Collection[str]) -> str:
     name = str(method.drafter)
     if name in _TRAINED:
         return f"not trained: `{_TRAINED[name]}`, then `--checkpoint {name}=DIR`"
-    flag = "--draft-module" if DRAFTERS[method.drafter].needs_module else "--draft-model"  # type: ignore[index]
-    return f"nothing given to draft with: `{flag} PATH`"
+    if not DRAFTERS[method.drafter].needs_model:  # type: ignore[index]
+        return "this model has no such head"
+    return "nothing given to draft with: `--draft-model PATH`"
 
 
 def measurable(all_of_them: Collection[Entry]) -> list[Entry]:
