@@ -191,8 +191,9 @@ class Engine:
         if not schedule.concerns(sample):
             return  # it followed a rejected draft, or belongs to a request that has ended
         full = sum(len(running.schedule.in_flight) for running in self._running) >= self._config.stages
-        number, cycles = schedule.oldest, schedule.counts.cycles
+        number = schedule.oldest
         step = schedule.sample(sample)
+        stream.refill()
         stream.prompt_logprobs += sample.prompt_logprobs
         self._announce(step.control)
         self._stats.sampled(number, full=full and bool(step.tokens))
@@ -202,17 +203,17 @@ class Engine:
             stream.rank(step, sample.probabilities)
             self._give(stream, step, sample.logprobs)
             stream.follow(step)
-            self._decide(stream, step, schedule.counts.cycles - cycles)
+            self._decide(stream, step)
         if step.finish is not None:
             self._finish(stream)
         elif sample.error is not None:
             self._give_up(stream, sample.error)
 
-    def _decide(self, stream: Stream, step: Step, cycles: int) -> None:
-        """What drafts from here on, now that the tokens of `step` were verified after `cycles` cycles."""
+    def _decide(self, stream: Stream, step: Step) -> None:
+        """What drafts from here on, now that the tokens of `step` are verified."""
         assert stream.session is not None
         now, tokens, alone = time.monotonic(), len(step.tokens), len(self._running) == 1
-        stream.session.sampled(now, cycles, tokens, rejected=step.rejected, alone=alone)
+        stream.session.sampled(now, stream.cycles, tokens, rejected=step.rejected, alone=alone)
         if stream.set_width(crowded=len(self._running) >= self._config.stages > 1):
             self._announce()  # a frame that has waited for drafts may be full now
         self._observe()

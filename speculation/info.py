@@ -19,5 +19,6 @@ def engine_info(config: EngineConfig, vocab_size: int) -> EngineInfo:
         num_speculative_tokens=config.drafter.num_speculative_tokens,
         max_num_seqs=config.max_num_seqs,
         tokens_per_frame=config.tokens_per_frame,
+        tree_width=config.tree_width,
         fingerprint=engine_fingerprint(config),
     )

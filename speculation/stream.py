@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim
+from speculation.decisions.drafts.tree import Guess, Node
+from speculation.decisions.drafts.worth import Acceptance
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
 from speculation.decisions.widths import WidthOfFrames
-from speculation.decisions.worth import Acceptance
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
@@ -41,12 +42,12 @@ class Stream:
         self.request: Request | None = None
         self.prompt_logprobs: list[TokenLogprobs] = []  # those that the client has not been given
         self.session: Deciding | None = None
-        self._open_drafts: dict[int, tuple[Draft, int]] = {}  # those not verified yet and their depths, by position
         self._begun_ns = 0
         self._last_sample_ns: int | None = None
         self._acceptance = Acceptance()
         self._widths = widths
-        self._counted = (0, 0)  # accepted drafts and cycles at the last sample
+        self._counted = 0  # cycles at the last sample with tokens
+        self.cycles = 0  # between the last two of them
         schedule.width = widths.at_first
 
     def begin(self, request: Request, reused: int, session: Deciding, source: "Stream | None" = None) -> Open:
@@ -58,8 +59,7 @@ class Stream:
         self.request = request
         self.prompt_logprobs = []
         self.session = session
-        self._counted = (0, 0)
-        self._open_drafts.clear()
+        self._counted = 0
         self._begun_ns = time.perf_counter_ns()
         self._last_sample_ns = None
         self._acceptance = Acceptance()
@@ -114,13 +114,13 @@ class Stream:
     def rank(self, step: Step, probabilities: Sequence[float]) -> None:
         """Counts what the drafter thought of the verified tokens, `probabilities` being what the target did."""
         counts = self.schedule.counts
-        for place, token in enumerate(step.tokens):
-            drafted = self._open_drafts.pop(self.schedule.verified - len(step.tokens) + place, None)
-            if drafted is None:
+        for place, (token, guess) in enumerate(zip(step.tokens, step.guesses, strict=True)):
+            if guess is None:
                 continue
-            draft, depth = drafted
-            counts.judge(depth, right=token == draft.token)
-            self._acceptance.verified(right=token == draft.token, confidence=draft.confidence)
+            draft, depth = guess
+            right = place < len(step.right)
+            counts.judge(depth, right=right)
+            self._acceptance.verified(right=right, confidence=draft.confidence)
             rank = draft.candidates.index(token) if token in draft.candidates else None
             counts.rank(rank)
             if draft.probabilities and probabilities:
@@ -130,14 +130,13 @@ class Stream:
         """A frame of the choice in use has verified `step`; returns the nanoseconds since the one before."""
         since_ns = self.since_last_sample()
         counts = self.schedule.counts
-        right, cycles = counts.accepted - self._counted[0], counts.cycles - self._counted[1]
-        self._counted = counts.accepted, counts.cycles
+        self.cycles, self._counted = counts.cycles - self._counted, counts.cycles
         if since_ns is None or self.session is None or self._is_calibration:
             return since_ns
         if self.schedule.width == self._widths.of(self.session.choice):  # in a crowd it is not
-            verdicts = [place < right for place in range(len(step.tokens))]
+            verdicts = [place < len(step.right) for place in range(len(step.tokens))]
             seconds = since_ns * 1e-9 if alone else None
-            refilled = cycles >= self.schedule.stages
+            refilled = self.cycles >= self.schedule.stages
             self._widths.sampled(self.session.choice, seconds, verdicts, refilled=refilled)
         return since_ns
 
@@ -164,9 +163,10 @@ class Stream:
         schedule = self.schedule
         if step.finish is not None:
             return
-        for count in range(schedule.verified - len(step.tokens) + 1, schedule.verified + 1):
+        for place, count in enumerate(range(schedule.verified - len(step.tokens) + 1, schedule.verified + 1)):
+            if place < len(step.right):
+                self.drafter.chosen(*step.right[place])
             if step.rejected and count == schedule.verified:
-                self._open_drafts.clear()
                 self.drafter.rejected(count - 1, schedule.epoch)
             self.drafter.verified(schedule.tokens, count)
 
@@ -174,39 +174,52 @@ class Stream:
         """What it has in the pipeline and would send next."""
         schedule = self.schedule
         offer = schedule.offer()
-        drafts = len(schedule.tokens) - schedule.verified
+        depth = 0 if offer is None else offer.depth
         return Claim(
             offer=offer,
-            worth=self._worth(0 if offer is None else offer.depth),
+            worth=self._worth(schedule.announced) if depth else 1.0,
             in_flight=len(schedule.in_flight),
             prompts=schedule.count("prompt"),
             decoding=schedule.fresh > 0,
-            draft_worth=self._worth(drafts + 1) if schedule.wants_draft() else None,
-            opens_frame=schedule.announced == len(schedule.tokens),
+            draft_worth=self._worth(schedule.end) if schedule.wants_draft() else None,
+            opens_frame=schedule.announced == schedule.end,
         )
 
-    def _worth(self, depth: int) -> float:
-        """The probability that the next `depth` drafts are right, the last of which may not be made yet."""
-        if depth == 0:
-            return 1.0
-        first, drafted = self.schedule.verified, self._open_drafts
-        return self._acceptance.worth(
-            drafted[place][0].confidence if place in drafted else None for place in range(first, first + depth)
-        )
+    def _worth(self, position: int) -> float:
+        """The probability that the likeliest draft at `position`, which may not be made yet, and those before it are
+        right."""
+        schedule = self.schedule
+        if position < schedule.end:
+            return self._acceptance.worth(node.confidence for node in schedule.likeliest(position))
+        before = schedule.likeliest(position - 1) if position > schedule.verified else []
+        return self._acceptance.worth([*(node.confidence for node in before), None])
+
+    def refill(self) -> None:
+        """Drafts that wait, and of which some have turned out wrong, get others for company: candidates of then."""
+        schedule = self.schedule
+        if room := schedule.room:
+            found = [(node, node.guess.draft) for node in schedule.parents if node.guess is not None]
+            schedule.widen(self._acceptance.best(found, room))
 
     def draft(self) -> bool:
-        """Asks for the draft that is wanted; returns whether there is one.
+        """Asks for the drafts that are wanted; returns whether there are any.
 
         A frame that waits for more drafts goes without those that are not to be had, but waits for those to come.
         """
         schedule = self.schedule
-        answer = self.drafter.draft(schedule.tokens)
-        if answer is None:
+        leaves, found = schedule.leaves, list[tuple[Node, Draft]]()
+        self.drafter.level(schedule.tokens, schedule.verified, leaves)
+        for leaf in leaves:
+            answer = self.drafter.draft(schedule.text(leaf))
+            if answer is PENDING:
+                return False
+            if answer is not None:
+                leaf.guess = Guess(answer, leaf.position - schedule.verified + 2)
+                found.append((leaf, answer))
+        if not found:
             schedule.flush()
-        if answer is None or answer is PENDING:
             return False
-        self._open_drafts[len(schedule.tokens)] = answer, len(schedule.tokens) - schedule.verified + 1
-        schedule.draft(answer.token)
+        schedule.grow(self._acceptance.best(found, schedule.policy.breadth))
         return True
 
 

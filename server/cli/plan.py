@@ -105,6 +105,8 @@ def _description(config: EngineConfig) -> list[str]:
     how = f", {drafts} drafts a round" if drafts else ""
     if config.widest > 1:
         how = f", tokens a frame: {config.tokens_per_frame}"
+    if config.tree_width > 1:
+        how += f", up to {config.tree_width} drafts a position"
     needs = needs_of(config)
     lines = [
         f"model {config.model}, {config.dtype}, {sum(config.split)} layers over {config.transport}",

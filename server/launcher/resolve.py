@@ -73,7 +73,9 @@ def _plan(options: EngineOptions, model: ModelSize, endpoints: Endpoints, hosts:
         dtype=options.dtype if options.dtype != "auto" else ("float32" if on_cpu else "bfloat16"),
         devices=devices,
         transport=transport,
-        drafter=choose_drafter(options.drafter, model, devices[0] if hosts[0] == hosts[1] else "cpu"),
+        drafter=choose_drafter(
+            options.drafter, model, devices[0] if hosts[0] == hosts[1] else "cpu", options.tree_width
+        ),
         **_same(options, EngineFields),
     )
     check_config(config)
@@ -127,7 +129,7 @@ def choose_max_model_len(asked: int | None, max_positions: int) -> int:
     return asked
 
 
-def choose_drafter(options: DrafterOptions, model: ModelSize, device: str) -> DrafterConfig:
+def choose_drafter(options: DrafterOptions, model: ModelSize, device: str, tree_width: int = 1) -> DrafterConfig:
     """Settles `auto`; `device` is that of the first stage, or of rank 0's host where that is another."""
     module = Path(options.module) if options.module is not None else model.module
     name: DrafterName
@@ -135,8 +137,9 @@ def choose_drafter(options: DrafterOptions, model: ModelSize, device: str) -> Dr
         name = options.name
     elif options.model is not None:
         name = "model"
-    else:  # a module cannot fill frames of several tokens
-        name = "ngram" if module is None or options.num_speculative_tokens else "pdm+ngram"
+    else:  # a module cannot fill the frames of draft-then-verify, or branch
+        chain = not options.num_speculative_tokens and tree_width == 1
+        name = "pdm+ngram" if module is not None and chain else "ngram"
     if options.module is None and not DRAFTERS[name].ships:
         module = None
     given = _same(options, DrafterFields)

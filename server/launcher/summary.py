@@ -50,6 +50,8 @@ def _drafting(config: EngineConfig, controller: ControllerStatus | None) -> str:
         text += f", draft-then-verify with {config.drafter.num_speculative_tokens} drafts"
     if config.widest > 1:
         text += f", tokens a frame: {config.tokens_per_frame}"
+    if config.tree_width > 1:
+        text += f", up to {config.tree_width} drafts a position"
     if controller is not None and not controller.calibrated:
         return f"{text}; what it gains is being measured"
     if controller is None or not controller.predicted.get("none"):

@@ -1,8 +1,9 @@
 """The pipeline schedule: which frame enters next, and what a sample means. No torch, no sockets, no clock.
 
-One list holds everything about a sequence: `tokens[:verified]` is final, `tokens[verified:]` are drafts. Frames are cut
-from it in order, as the policy says; `announced` says how far. A draft that waits for a credit, or for more drafts to
-share its frame, is a token not yet announced. See docs/design.md, "Frames and epochs".
+`tokens[:verified]` are final; behind the last of them stands a tree of drafts, which is a chain where each position has
+one. Frames are cut from both in order of positions, as the policy says; `announced` says how far. A draft that waits
+for a credit, or for more drafts to share its frame, is one not yet announced. See docs/design.md, "Frames and epochs"
+and "Branches".
 """
 
 from collections import deque
@@ -10,10 +11,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
+from speculation.decisions.drafts.tree import Guess, Node, Shoot, Tree
 from speculation.decisions.policy import FramePolicy
 from workers.decisions.state_entries import Returns
 from workers.shared.errors import OutOfStep
-from workers.shared.frames import Frame
+from workers.shared.frames import REAL, Frame, TreeFrame
 from workers.shared.messages import Rollback, Sample, SpeculationCounts
 
 Finish = Literal["stop", "length", "abort"]
@@ -35,16 +37,19 @@ class Step:
     control: Sequence[Rollback] = ()
     tokens: Sequence[int] = ()  # newly verified
     finish: Finish | None = None  # after the last token
-    rejected: bool = False  # the last token stands where a draft was wrong
+    rejected: bool = False  # the last token stands where all drafts were wrong
+    guesses: Sequence[Guess | None] = ()  # for each of the tokens, what drafts in its place were taken from
+    right: Sequence[tuple[Node, int]] = ()  # the first tokens, as drafts, and the slots that they were in
 
 
 @dataclass
 class Schedule:
     """One sequence slot.
 
-    Invariants, between calls: frames in `in_flight` are alive, consecutive, and end at `announced`; the first sample of
-    the oldest one that wants any belongs at `verified`; at most one frame's worth of tokens is not announced; and no
-    more frames are in flight than the policy allows.
+    Invariants, between calls: frames in `in_flight` are of the present epoch, and every draft that may still be right
+    is in one of them or not announced; the first sample of the oldest one that has any belongs at `verified`; all
+    drafts behind a token are in one frame; at most one frame's worth of positions is not announced; and no more frames
+    are in flight than the policy allows.
     """
 
     sequence: int
@@ -54,9 +59,9 @@ class Schedule:
     numbers: Iterator[int]  # announcement numbers, shared by all slots of an engine
     snapshots: int | None = None  # chunk ends that a request can begin behind, where the model has states; else any
     epoch: int = 0
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)  # behind `verified`, the drafts that were last asked about
     verified: int = 0
-    announced: int = 0
+    announced: int = 0  # position
     in_flight: deque[Frame] = field(default_factory=deque)
     counts: SpeculationCounts = field(default_factory=SpeculationCounts)
     running: bool = False
@@ -73,6 +78,12 @@ class Schedule:
     def __post_init__(self) -> None:
         self.width = self.policy.width
         self._returns = Returns(self.prefill_chunk, self.snapshots)
+        self._tree = Tree(self.policy.scratch)
+
+    @property
+    def end(self) -> int:
+        """Position behind the last draft, or behind the last token where there is none."""
+        return self.verified + max(0, len(self._tree.levels) - 1)
 
     @property
     def outputs(self) -> int:
@@ -154,7 +165,7 @@ class Schedule:
         self._flushed = False
 
     def wants_draft(self) -> bool:
-        """Whether a draft of the token after `tokens` is of use now.
+        """Whether drafts of the token at position `end` are of use now: behind any of `leaves`.
 
         Drafting runs one frame ahead of the credits, if there are several. It begins with the first verified token, and
         does not go past an end token or past the last token whose frame could still yield one.
@@ -162,18 +173,50 @@ class Schedule:
         return (
             self.running
             and self.verified > self._given
-            and len(self.tokens) - self.announced < self.width
+            and self.end - self.announced < self.width
             and (self.policy.credits > 1 or not self.in_flight)
-            and len(self.tokens) < self._limit - 1
-            and self.tokens[-1] not in self._stop_tokens
+            and self.end < self._limit - 1
+            and bool(self.leaves)
         )
 
-    def draft(self, token: int) -> None:
-        """Appends a draft; only valid while `wants_draft()`."""
-        if not self.wants_draft():
-            raise ValueError("no draft is wanted")
-        self.tokens.append(token)
-        self.counts.drafted += 1
+    @property
+    def leaves(self) -> list[Node]:
+        """What drafts may follow, the likeliest first: the last verified token, or the drafts at the last position."""
+        return [node for node in self._tree.levels[-1] if node.token not in self._stop_tokens]
+
+    def text(self, leaf: Node) -> list[int]:
+        """All tokens up to `leaf`; it is `tokens`, and valid until this is called again."""
+        self.tokens[self.verified :] = [node.token for node in leaf.path(self.verified)]
+        return self.tokens
+
+    def likeliest(self, position: int) -> list[Node]:
+        """The likeliest draft at `position`, and the drafts that lead to it."""
+        return self._tree.levels[position - self.verified + 1][0].path(self.verified)
+
+    def grow(self, shoots: Sequence[Shoot]) -> None:
+        """Takes drafts behind some of `leaves`, the likeliest first, no two alike; only while `wants_draft()`."""
+        if not shoots or len(shoots) > self.policy.breadth or not self.wants_draft():
+            raise ValueError("no such drafts are wanted")
+        self._tree.grow(shoots)
+        self.counts.drafted += len(shoots)
+
+    @property
+    def room(self) -> int:
+        """Drafts that may join those at the last position, of which some have turned out wrong before they went."""
+        waiting = self.announced < self.end and self.verified < self.end
+        return self.policy.breadth - len(self._tree.levels[-1]) if waiting else 0
+
+    @property
+    def parents(self) -> list[Node]:
+        """What stands before the last position."""
+        return [node for node in self._tree.levels[-2] if node.token not in self._stop_tokens]
+
+    def widen(self, shoots: Sequence[Shoot]) -> None:
+        """Takes drafts behind some of `parents` that are not there yet, as many as there is `room` for."""
+        if len(shoots) > self.room:
+            raise ValueError("there is no room for so many drafts")
+        self._tree.widen(shoots)
+        self.counts.drafted += len(shoots)
 
     def flush(self) -> None:
         """No draft is to be had for now: a frame that waits for more of them goes as it is."""
@@ -191,19 +234,30 @@ class Schedule:
         start, end = self.announced, self._cut()
         if end is None:
             raise ValueError("there is nothing to send")
-        frame = Frame(
-            index=next(self.numbers),
-            sequence=self.sequence,
-            epoch=self.epoch,
-            position=start,
-            tokens=tuple(self.tokens[start:end]),
-            wants_sample=end >= self._given,
-        )
+        frame = self._frame(start, end)
         self.announced = end
         self._returns.announced(start, end - start)
         self.in_flight.append(frame)
         self._flushed = False
         return frame
+
+    def _frame(self, start: int, end: int) -> Frame:
+        """What stands at positions `start` to `end`, with the place of each draft and what leads to it."""
+        index, tree = next(self.numbers), self._tree
+        root = tree.root
+        if root is None or end <= root.position:
+            tokens = tuple(self.tokens[start:end])
+            return Frame(index, self.sequence, self.epoch, start, tokens, end >= self._given)
+        nodes, moves = tree.take(start, end)
+        tokens = tuple(node.token for node in nodes)
+        self.counts.sent += sum(node is not root for node in nodes)
+        base = min(start, self.verified)
+        paths = tree.paths(nodes, base) if tree.branched else ()
+        if all(slot == REAL for path in paths for slot in path):
+            paths = ()  # a chain, with nothing but itself in the rows before
+        if not moves and not paths:
+            return Frame(index, self.sequence, self.epoch, start, tokens, True)
+        return TreeFrame(index, self.sequence, self.epoch, start, tokens, True, moves, base, paths)
 
     def announce(self) -> list[Frame]:
         """Every frame that may go now, where nobody else wants credits."""
@@ -245,7 +299,7 @@ class Schedule:
         if frame.position == self._canonical and len(frame.tokens) == self.prefill_chunk and frame.end <= self._prompt:
             self._canonical = frame.end
             self._returns.computed(frame.end)
-        return self._verify(sample.tokens) if sample.tokens else Step()
+        return self._verify(sample.tokens) if frame.wants_sample else Step()
 
     def abort(self) -> Step:
         """Ends the request wherever it is."""
@@ -262,39 +316,52 @@ class Schedule:
         return Rollback(self.sequence, self.epoch)
 
     def _fits(self, sample: Sample, frame: Frame) -> bool:
-        if not frame.wants_sample:
-            return sample.position == frame.end and not sample.tokens
-        whole = bool(sample.tokens) or sample.error is not None
-        return sample.position == self.verified and sample.end <= frame.end + 1 and whole
+        if not sample.tokens and sample.error is None:
+            return sample.position == frame.end and (not frame.wants_sample or self.policy.breadth > 1)
+        return frame.wants_sample and sample.position == self.verified and sample.end <= frame.end + 1
 
     def _verify(self, sampled: Sequence[int]) -> Step:
-        """Takes over what was sampled after each token of a frame, up to the first that is not the draft there."""
+        """Takes over what was sampled along a frame, up to the first token that is no draft there.
+
+        Nothing was, where the drafts of the frame had turned out wrong before.
+        """
         if self.verified > self._given:  # the first token is the prefill's, and costs no decode cycle
             self.counts.cycles += self.stages if self._refilling else 1
+        tree, counts = self._tree, self.counts
+        guesses: list[Guess | None] = []
+        finish: Finish | None = None
+        right: list[tuple[Node, int]] = []
+        rejected = False
         start = self.verified
+        del self.tokens[start:]
         for token in sampled:
-            drafted = self.verified < len(self.tokens)
-            accepted = drafted and self.tokens[self.verified] == token
-            rejected = drafted and not accepted
-            if accepted:
-                self.counts.accepted += 1
-            elif rejected:
-                self.counts.rejected += 1
-                self.counts.discarded += len(self.tokens) - self.verified - 1
-                del self.tokens[self.verified :]
-            if not accepted:
-                self.tokens.append(token)
+            root = tree.root
+            child = None if root is None else root.child(token)
+            guesses.append(None if root is None else root.guess)
+            self.tokens.append(token)
             self.verified += 1
+            if child is not None:
+                right.append((child, child.slot))
+                counts.accepted += 1
+                sent = child.position < self.announced
+                counts.moved += sent and child.slot != REAL
+                counts.discarded += tree.advance(child, sent=sent)
+                self.announced = min(self.announced, self.end)
+            else:
+                wrong = root is not None and bool(root.children)
+                rejected = wrong or bool(self.in_flight)
+                counts.rejected += wrong
+                counts.discarded += tree.plant(token, self.verified - 1) - wrong
+            self._refilling = child is None
             finish = self._finish(token)
-            if finish is not None or not accepted:
+            if finish is not None or child is None:
                 break
-        tokens = self.tokens[start : self.verified]
+        tokens = self.tokens[start:]
         if finish is not None:
-            return Step([self._end()], tokens, finish)
+            return Step([self._end()], tokens, finish, False, guesses, right)
         if rejected:
             self._roll_back()
-        self._refilling = not accepted
-        return Step((), tokens, None, rejected)
+        return Step((), tokens, None, rejected, guesses, right)
 
     def _finish(self, token: int) -> Finish | None:
         """Whether the request ends with `token`, the newest that is verified."""
@@ -309,7 +376,7 @@ class Schedule:
         self.announced = self.verified - 1
 
     def _end(self) -> Rollback:
-        self.counts.discarded += len(self.tokens) - self.verified
+        self.counts.discarded += self._tree.clear()
         del self.tokens[self.verified :]
         self._roll_back()
         self.running = False
@@ -324,8 +391,8 @@ class Schedule:
             if len(self.in_flight) >= policy.chunks:
                 return None
             return min(start + self.prefill_chunk, self._prompt) if start < self._prompt else start + 1
-        if start == len(self.tokens) or len(self.in_flight) >= policy.credits:
+        if start == self.end or len(self.in_flight) >= policy.credits:
             return None
         if self.wants_draft() and not self._flushed:
             return None
-        return min(start + self.width, len(self.tokens))
+        return min(start + self.width, self.end)

@@ -6,22 +6,11 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from speculation.decisions.drafts.tree import Draft as Draft
+from speculation.decisions.drafts.tree import Node
 from speculation.decisions.estimates import Choice, Judgement
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Sampling, Tap
-
-
-class Draft(NamedTuple):
-    """A guess: candidates for one position, the best first. The first is the draft."""
-
-    candidates: tuple[int, ...]
-    confidence: float | None = None  # probability of the first, as the drafter sees it
-    probabilities: tuple[float, ...] = ()  # of the candidates, shaped as the request samples; greedy: none
-
-    @property
-    def token(self) -> int:
-        """The draft."""
-        return self.candidates[0]
 
 
 class Pending(Enum):
@@ -131,6 +120,15 @@ class Drafter(ABC):
     def frames(self, width: int) -> None:  # noqa: B027
         """From here on, frames hold so many tokens."""
 
+    def level(self, tokens: Sequence[int], verified: int, leaves: Sequence[Node]) -> None:  # noqa: B027
+        """`draft` will be asked what follows each of `leaves`, in turn: what can be computed for all at once may be.
+
+        `tokens[:verified]` are final; each leaf knows the drafts that lead to it.
+        """
+
+    def chosen(self, node: Node, slot: int) -> None:  # noqa: B027
+        """A draft has turned out right, of which `verified` tells next; until now its place was in `slot`."""
+
     def advance(self) -> bool:
         """Does a little of what can be done ahead, while nothing else is to be done; returns whether more is left."""
         return False
@@ -139,7 +137,8 @@ class Drafter(ABC):
     def draft(self, tokens: Sequence[int]) -> Answer:
         """The token after `tokens`, which ends with drafts that are not verified yet.
 
-        Where there is none the engine asks again after the next event.
+        Where there is none the engine asks again after the next event. With branches, it is asked of one text after the
+        other that differ in their drafts; none may be kept beyond the call.
         """
 
 
@@ -206,6 +205,14 @@ class DrafterWrapper(Drafter):
     def frames(self, width: int) -> None:
         """For the wrapped drafter."""
         self._inner.frames(width)
+
+    def level(self, tokens: Sequence[int], verified: int, leaves: Sequence[Node]) -> None:
+        """For the wrapped drafter."""
+        self._inner.level(tokens, verified, leaves)
+
+    def chosen(self, node: Node, slot: int) -> None:
+        """For the wrapped drafter."""
+        self._inner.chosen(node, slot)
 
     def advance(self) -> bool:
         """The wrapped drafter's work ahead."""

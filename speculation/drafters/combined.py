@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from speculation.drafters.base import Answer, Draft, Drafter, DrafterWrapper, Start
-from speculation.drafters.ngram import NgramDrafter
+from speculation.drafters.ngram import PRECISION, NgramDrafter
 from workers.shared.messages import Sampling
 
 _MEMORY = 0.9  # weight of the past in a running precision
-_NGRAM_PRIORS = (0.1, 0.25, 0.4, 0.6, 0.75, 0.85)  # precision by length of the match; longer ones count as the last
 _BEYOND_DOUBT = 0.95  # precision of a lookup for which the module is not asked, though it has a device to itself
 _GOOD_ENOUGH = 0.6  # the same where a draft of the module keeps the stages waiting
 _LONG_MATCH = 4  # tokens
@@ -29,7 +28,7 @@ class _Experience:
     """How often lookups have lately been right, by length of their match, and which of the two where they disagreed."""
 
     def __init__(self) -> None:
-        self._precision = list(_NGRAM_PRIORS)
+        self._precision = list(PRECISION)
         self._lookup_wins = {True: 1.5, False: 0.0}  # by whether the match was long and the module unsure
         self._module_wins = {True: 1.0, False: 8.0}
         self._open: dict[int, _Guess] = {}  # by position

@@ -19,6 +19,7 @@ class ForcedDrafter(DrafterWrapper):
         self._grammars = grammars
         self._matcher: GrammarMatcher | None = None
         self._prompt_tokens = 0
+        self._outputs = 0  # verified
 
     def prepare(self, sampling: Sampling) -> None:
         """Begins to compile the grammar, if there is one."""
@@ -31,12 +32,14 @@ class ForcedDrafter(DrafterWrapper):
         self._inner.begin(prompt, sampling, start)
         self._matcher = None if sampling.grammar is None else GrammarMatcher(self._grammars, sampling.grammar)
         self._prompt_tokens = len(prompt)
+        self._outputs = 0
 
     def verified(self, tokens: Sequence[int], count: int) -> None:
         """Follows the newest verified token, which corrects the matcher where another one was drafted in its place."""
         self._inner.verified(tokens, count)
         if self._matcher is not None:
-            place = count - self._prompt_tokens - 1
+            self._outputs = count - self._prompt_tokens
+            place = self._outputs - 1
             if self._matcher.token(place) != tokens[count - 1]:
                 self._matcher.write(place, [tokens[count - 1]])
 
@@ -51,15 +54,20 @@ class ForcedDrafter(DrafterWrapper):
         guess = self._inner.draft(tokens)
         if not isinstance(guess, Draft):
             return guess
-        legal = tuple(token for token in guess.candidates if permits(allowed, token))
-        return Draft(legal, guess.confidence) if legal else None
+        legal = [place for place, token in enumerate(guess.candidates) if permits(allowed, token)]
+        chances = tuple(guess.chances[place] for place in legal) if guess.chances else ()
+        candidates = tuple(guess.candidates[place] for place in legal)
+        return Draft(candidates, guess.confidence, chances=chances) if legal else None
 
     def _allowed(self, tokens: Sequence[int]) -> bytes | None:
         if self._matcher is None:
             return None
-        known = self._prompt_tokens + len(self._matcher)
-        if known < len(tokens):
-            self._matcher.write(len(self._matcher), tokens[known:])
+        matcher, behind = self._matcher, self._prompt_tokens
+        place, end = self._outputs, len(tokens) - behind
+        while place < min(end, len(matcher)) and matcher.token(place) == tokens[behind + place]:
+            place += 1
+        if place < max(end, len(matcher)):  # drafts of another branch, or none yet
+            matcher.write(place, tokens[behind + place :])
         try:
             return self._matcher.allowed()
         except GrammarFailed:

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from speculation.decisions.drafts.tree import Node
 from speculation.drafters.base import Answer, Drafter, DrafterWrapper, Start
 from workers.shared.messages import Sampling, Tap
 
@@ -52,6 +53,14 @@ class GuardedDrafter(DrafterWrapper):
     def frames(self, width: int) -> None:
         """For the wrapped drafter."""
         self._tell(lambda: self._inner.frames(width))
+
+    def level(self, tokens: Sequence[int], verified: int, leaves: Sequence[Node]) -> None:
+        """For the wrapped drafter."""
+        self._tell(lambda: self._inner.level(tokens, verified, leaves))
+
+    def chosen(self, node: Node, slot: int) -> None:
+        """For the wrapped drafter."""
+        self._tell(lambda: self._inner.chosen(node, slot))
 
     def advance(self) -> bool:
         """The wrapped drafter's work ahead."""

@@ -46,9 +46,10 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], ModelDrafter]
             device=torch.device(config.device),
             max_len=capacity,
             sequences=engine.max_num_seqs,
+            scratch=engine.scratch,
             progress=progress.update,
         )
-    return lambda slot: ModelDrafter(shard, facts.vocab_size, capacity, slot)
+    return lambda slot: ModelDrafter(shard, facts.vocab_size, capacity, slot, branches=engine.tree_width > 1)
 
 
 def check_vocabulary(draft: Path, target: Path) -> None:

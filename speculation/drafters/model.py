@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 import torch
 
+from speculation.decisions.drafts.tree import Node
 from speculation.drafters.base import PENDING, Answer, Drafter, Start, chunk_end
 from speculation.drafters.candidates import draft_from
 from workers.model.shard import Shard
 from workers.sampling.history import History
 from workers.sampling.sampler import Sampler
+from workers.shared.frames import REAL, Branches
 from workers.shared.messages import Sampling
 
 _ROWS_AHEAD = 32  # tokens in one go: rank 0 must not be away for long
@@ -21,17 +23,23 @@ _ROWS_AHEAD = 32  # tokens in one go: rank 0 must not be away for long
 class ModelDrafter(Drafter):
     """Picks as the target's sampler does: the request's parameters, the same noise, its own logits."""
 
-    def __init__(self, shard: Shard, vocab_size: int, capacity: int, slot: int) -> None:
-        """`shard` holds all layers of the model and, of its KV slots of `capacity` positions, `slot` is this one's."""
+    def __init__(self, shard: Shard, vocab_size: int, capacity: int, slot: int, *, branches: bool = False) -> None:
+        """`shard` holds all layers of the model and, of its KV slots of `capacity` positions, `slot` is this one's.
+
+        With `branches` it has as much scratch as the stages', and several drafts may be asked for at one position.
+        """
         self._shard = shard
         self._slot = slot
         self._capacity = capacity
+        self._branches = branches
         self._sampler = Sampler(vocab_size, shard.device)
         self._held: list[int] = []  # the tokens whose keys and values are in the slot
         self._sampling = Sampling(seed=0)
         self._final: list[int] = []  # prompt and verified tokens
         self._history = History(0, self._sampling)  # of the newest draft
         self._prompt_tokens = 0
+        self._computed: set[Node] = set()  # drafts whose keys and values are where they say
+        self._foreseen: dict[tuple[int, ...], torch.Tensor] = {}  # logits behind drafts, of the level at hand
 
     def begin(self, prompt: Sequence[int], sampling: Sampling, start: Start) -> None:
         """Takes over what is still held of this prompt, here or in another slot, which may be more than is reused."""
@@ -53,6 +61,36 @@ class ModelDrafter(Drafter):
     def rejected(self, position: int, epoch: int) -> None:
         """What was computed from `position` on is to be written anew."""
         del self._held[position:]
+        self._computed.clear()
+        self._foreseen.clear()
+
+    def chosen(self, node: Node, slot: int) -> None:
+        """Puts its keys and values where those of the text are, if there are any."""
+        if node not in self._computed or len(self._held) < node.position:
+            return
+        if slot != REAL:
+            self._shard.move(self._slot, [(slot, node.position)])
+        self._held[node.position :] = [node.token]
+
+    def level(self, tokens: Sequence[int], verified: int, leaves: Sequence[Node]) -> None:
+        """Computes what is new on the way to the leaves at once, each row seeing its own branch."""
+        self._foreseen.clear()
+        paths = [leaf.path(verified) for leaf in leaves]
+        chain = all(node.slot == REAL for path in paths for node in path)
+        if chain or self._chunk_end() is not None or verified + len(paths[0]) > self._capacity:
+            return
+        if len(self._held) < verified:
+            self._compute(tokens, verified)
+        on_the_way = dict.fromkeys(node for path in paths for node in path[:-1])
+        rows = [*(node for node in on_the_way if node not in self._computed), *leaves]
+        rows.sort(key=lambda node: node.position)
+        branches = Branches(verified, tuple(tuple(n.slot for n in node.path(verified)) for node in rows))
+        hidden = self._shard.forward(self._slot, verified, [node.token for node in rows], None, None, branches)
+        del self._held[verified:]
+        self._computed = {*on_the_way, *leaves}
+        logits = self._shard.row_logits(hidden[[rows.index(leaf) for leaf in leaves]])
+        for path, found in zip(paths, logits, strict=True):
+            self._foreseen[tuple(node.token for node in path)] = found
 
     def advance(self) -> bool:
         """Computes one chunk of what is final: the prompt's, and of what was left behind while nobody asked."""
@@ -69,9 +107,11 @@ class ModelDrafter(Drafter):
             return None
         if self._chunk_end() is not None:
             return PENDING
-        logits = self._shard.logits(self._compute(tokens, count))
+        logits = self._foreseen.pop(tuple(tokens[len(self._final) :]), None)
+        if logits is None:
+            logits = self._shard.logits(self._compute(tokens, count))
         self._history.follow(tokens, len(self._final))
-        return draft_from(logits, self._sampler, self._sampling, count, self._history)
+        return draft_from(logits, self._sampler, self._sampling, count, self._history, chances=self._branches)
 
     def _common(self, prompt: Sequence[int]) -> int:
         """Leading positions of `prompt` that are held."""

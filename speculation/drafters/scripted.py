@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from speculation.drafters.base import Answer, Draft, Drafter, Maker, Start
+from workers.decisions.made_up import MadeUpText
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.messages import Sampling
@@ -17,8 +18,10 @@ def load(engine: EngineConfig, vocab_size: int) -> Maker:
     path, acceptance = engine.drafter.script, engine.drafter.scripted_acceptance
     if (path is None) == (acceptance is None):
         raise ConfigError("--drafter scripted needs either --script FILE or --scripted-acceptance P, not both")
-    if path is None:
-        return lambda slot: MadeUpDrafter(vocab_size)
+    if acceptance is not None:
+        text = MadeUpText(vocab_size, acceptance, engine.drafter.scripted_rescue)
+        return lambda slot: MadeUpDrafter(text)
+    assert path is not None
     script = load_script(Path(path))
     return lambda slot: ScriptedDrafter(script, vocab_size)
 
@@ -69,11 +72,12 @@ class ScriptedDrafter(Drafter):
 
 
 class MadeUpDrafter(Drafter):
-    """Drafts tokens out of thin air, for rehearsals in which the sampler takes drafts by chance."""
+    """Knows something of the text that the sampler makes up in rehearsals."""
 
-    def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
+    def __init__(self, text: MadeUpText) -> None:
+        self._text = text
 
     def draft(self, tokens: Sequence[int]) -> Answer:
-        """A token that depends on the position only."""
-        return Draft((random.Random(len(tokens)).randrange(self._vocab_size),))
+        """Candidates that depend on the position and the token before it."""
+        guess = self._text.guess(len(tokens), tokens[-1])
+        return Draft(guess.candidates, guess.chances[0], chances=guess.chances)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from speculation.decisions.drafts.tree import Node
 from speculation.decisions.estimates import Choice, Judgement
 from speculation.drafters.base import PENDING, Answer, Deciding, Draft, Drafter, DrafterWrapper, Start
 from workers.shared.messages import Sampling
@@ -42,6 +43,11 @@ class SwitchedDrafter(DrafterWrapper):
             if way.cheap and way is not chosen:
                 more = way.advance() or more
         return more
+
+    def level(self, tokens: Sequence[int], verified: int, leaves: Sequence[Node]) -> None:
+        """For the chosen one."""
+        if (way := self._way()) is not None:
+            way.level(tokens, verified, leaves)
 
     def draft(self, tokens: Sequence[int]) -> Answer:
         """The chosen one's answer."""

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from itertools import product
 from typing import Annotated
 
 from msgspec import Struct
@@ -39,6 +40,10 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
     commit_ms: Annotated[Milliseconds, about(_OWN, "The speculation rank's work for a sample")] = 0.0
     draft_ms: Annotated[Milliseconds, about(_OWN, "A draft")] = 0.0
     tokens_per_frame: Annotated[tuple[AtLeastOne, ...], about(_OWN, "Tokens a frame; each is predicted")] = (1, 2, 4, 8)
+    tree_width: Annotated[tuple[AtLeastOne, ...], about(_OWN, "Drafts for one position; each is predicted")] = (1,)
+    rescue: Annotated[
+        Share, about(_OWN, "The share of wrong drafts that twice as many candidates would have made right")
+    ] = 0.42
     row_cost: Annotated[
         tuple[Cost, ...],
         about(_OWN, "A stage's time for a frame of 1, 2, 4, 8, ... tokens, in times of one", default="all alike"),
@@ -84,10 +89,18 @@ def _own_pipeline(options: SimulateOptions) -> str:
     found = [("none", "", 1.0, none, 1.0), ("single", "", 1.0, single, 1.0)]
     stages = pipeline.stages
     for acceptance in options.acceptance:
-        for width in options.tokens_per_frame:
-            got = simulate(pipeline, acceptance, delta=options.delta, width=width, tokens=lengths)
+        for width, breadth in product(options.tokens_per_frame, options.tree_width):
+            got = simulate(
+                pipeline,
+                acceptance,
+                delta=options.delta,
+                width=width,
+                breadth=breadth,
+                rescue=options.rescue,
+                tokens=lengths,
+            )
             law = stages * tokens_per_cycle(stages, got.acceptance, width=width)
-            name = f"pipelined, m={width}"
+            name = f"pipelined, m={width}" + (f", W={breadth}" if breadth > 1 else "")
             found.append((name, f"{acceptance:g}", stages * got.tokens_per_cycle, got, law))
         drafts = best_drafts(pipeline, acceptance)
         got = simulate(pipeline, acceptance, drafts=drafts, tokens=lengths)
@@ -95,7 +108,9 @@ def _own_pipeline(options: SimulateOptions) -> str:
         found.append((f"dtv, k={drafts}", f"{acceptance:g}", stages * got.tokens_per_cycle, got, law))
     lines = [
         "Predicted. `pipelined`: m tokens a frame and a frame in every stage, whatever drafts (ngram, pdm, model).",
-        "`dtv`: draft-then-verify with the best number of drafts, k. The law is E if nothing but stages took time.",
+        "W: drafts for one position; acceptance is that of the first of them.",
+        "`dtv`: draft-then-verify with the best number of drafts, k. The law is E if nothing but stages took time;",
+        "with branches it is that of a chain whose drafts are right as often as one of W, which is an upper bound.",
         "",
         _line("method", "acceptance", "tok/s", "× none", "× single", "E", "law"),
         _line(*["---"] * 7),

@@ -1,20 +1,23 @@
 """Decoding as events, by every method: the real schedule and look-ahead, with everything else timed."""
 
 import itertools
-import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from speculation.decisions.drafts.tree import Draft, Node
+from speculation.decisions.drafts.worth import Acceptance
 from speculation.decisions.policy import FramePolicy, draft_then_verify, pipelined
 from speculation.decisions.schedule import Schedule, Step
 from speculation.simulate.pipeline import Pipeline, Prediction
 from speculation.simulate.stages import Events, Stages
-from workers.shared.frames import Frame
+from workers.decisions.made_up import MadeUpText
+from workers.shared.frames import Frame, Move
 from workers.shared.messages import Open, Sample, Sampling
 
 _PROMPT = 1  # tokens; what is measured begins after the first sample
-_RIGHT, _WRONG = 1, 0  # tokens: the target always says `_RIGHT`
+_VOCABULARY = 1000
+_SPACING = 1_000_003  # positions between the texts of two seeds
 
 
 def simulate(
@@ -24,13 +27,16 @@ def simulate(
     delta: int = 0,
     drafts: int = 0,
     width: int = 1,
+    breadth: int = 1,
+    rescue: float = 0.42,
     tokens: int = 2000,
     seed: int = 0,
 ) -> Prediction:
-    """Decodes `tokens` tokens; `acceptance` is that of every draft, None decodes without drafts.
+    """Decodes `tokens` tokens; `acceptance` is that of every first draft, None decodes without drafts.
 
     With `drafts`, they are drafts a frame of draft-then-verify; 0 is `width` tokens a frame, and frames in every stage.
-    Raises `ValueError` where there is nothing to measure or the acceptance is no probability.
+    A frame holds up to `breadth` drafts for each position; with twice as many, the share `rescue` of what was missed
+    would be found. Raises `ValueError` where there is nothing to measure or the acceptance is no probability.
     """
     if tokens < 2:
         raise ValueError("tokens: at least 2, as the time after the first is measured")
@@ -38,16 +44,18 @@ def simulate(
         raise ValueError("acceptance: must be a probability, 0 to 1")
     count = pipeline.stages
     width = width if acceptance is not None else 1  # nothing would fill a frame
-    policy = draft_then_verify(count, drafts) if drafts else pipelined(count, delta, width)
-    return _Simulation(pipeline, acceptance, policy, random.Random(seed)).run(tokens)
+    policy = draft_then_verify(count, drafts, breadth) if drafts else pipelined(count, delta, width, breadth)
+    text = MadeUpText(_VOCABULARY, acceptance or 0.0, rescue)
+    return _Simulation(pipeline, text, policy, seed * _SPACING, acceptance is not None).run(tokens)
 
 
 @dataclass
 class _Simulation:
     pipeline: Pipeline
-    acceptance: float | None
+    text: MadeUpText
     policy: FramePolicy
-    rng: random.Random
+    offset: int  # of the text, positions
+    drafts: bool
     schedule: Schedule = field(init=False)
     stages: Stages = field(init=False)
     events: Events = field(default_factory=Events)
@@ -62,7 +70,7 @@ class _Simulation:
 
     def run(self, tokens: int) -> Prediction:
         self.stages.announce([Open(0, self.schedule.epoch, _PROMPT, Sampling(seed=0))])
-        self.schedule.start([_RIGHT] * _PROMPT, tokens)
+        self.schedule.start([0] * _PROMPT, tokens)
         self.stages.announce(self.schedule.announce())
         before = [0.0] * self.pipeline.stages
         while self.schedule.running:
@@ -89,7 +97,7 @@ class _Simulation:
             return
         if self.inbox:
             self._work(self.pipeline.commit_ms, self._commit)
-        elif self.acceptance is not None and self.schedule.wants_draft():
+        elif self.drafts and self.schedule.wants_draft():
             self._work(self.pipeline.draft_ms, self._drafted)
 
     def _work(self, duration: float, then: Callable[[], None]) -> None:
@@ -103,16 +111,23 @@ class _Simulation:
 
     def _commit(self) -> None:
         step: Step = self.schedule.sample(self.inbox.popleft())
+        if room := self.schedule.room:
+            self.schedule.widen(Acceptance().best(self._found(self.schedule.parents), room))
         self.stages.announce([*step.control, *self.schedule.announce()])
         if step.tokens:
             self.last_at = self.events.now
             self.first_at = self.first_at or self.events.now
 
     def _drafted(self) -> None:
-        assert self.acceptance is not None
-        token = _RIGHT if self.rng.random() < self.acceptance else _WRONG
-        self.schedule.draft(token)
+        self.schedule.grow(Acceptance().best(self._found(self.schedule.leaves), self.policy.breadth))
         self.stages.announce(self.schedule.announce())
+
+    def _found(self, nodes: Sequence[Node]) -> list[tuple[Node, Draft]]:
+        found = []
+        for node in nodes:
+            guess = self.text.guess(self.offset + node.position + 1, node.token, self.policy.breadth)
+            found.append((node, Draft(guess.candidates, guess.chances[0], chances=guess.chances)))
+        return found
 
     # --- what surrounds the stages ---
 
@@ -122,16 +137,21 @@ class _Simulation:
     def service(self, stage: int, frame: Frame, alive: bool) -> float:
         return self.pipeline.service_ms(stage, len(frame.tokens)) if alive else self.pipeline.overhead_ms
 
-    def compute(self, stage: int, frame: Frame) -> Sample:
-        return Sample(0, frame.epoch, frame.position + 1, _sampled_after(frame))
+    def move(self, stage: int, moves: Sequence[Move]) -> None:
+        pass
+
+    def compute(self, stage: int, frame: Frame, first: int | None) -> Sample | None:
+        if stage + 1 < self.pipeline.stages:
+            return None
+        if first is None:
+            return Sample(0, frame.epoch, frame.end)
+        row: int | None = first
+        start, tokens = frame.place(first).position + 1, list[int]()
+        while row is not None:
+            tokens.append(self.text.token(self.offset + start + len(tokens), frame.tokens[row]))
+            row = frame.follower(frame.place(row), tokens[-1])
+        return Sample(0, frame.epoch, start, tuple(tokens))
 
     def sampled(self, sample: Sample) -> None:
         self.inbox.append(sample)
         self._turn()
-
-
-def _sampled_after(frame: Frame) -> tuple[int, ...]:
-    """A token after each of the frame's, up to the first that is not the draft in its place."""
-    drafts = frame.tokens[1:]
-    right = next((place for place, draft in enumerate(drafts) if draft != _RIGHT), len(drafts))
-    return (_RIGHT,) * (right + 1)

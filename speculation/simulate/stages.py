@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from workers.decisions.lookahead import Lookahead
-from workers.shared.frames import Frame
+from workers.shared.frames import Frame, Move
 from workers.shared.messages import Open, Rollback, Sample
 
 
@@ -47,8 +47,11 @@ class Surroundings(Protocol):
     def service(self, stage: int, frame: Frame, alive: bool) -> float:
         """How long the frame occupies the stage."""
 
-    def compute(self, stage: int, frame: Frame) -> Sample | None:
-        """Computes a live frame; the last stage's answer to rank 0."""
+    def move(self, stage: int, moves: Sequence[Move]) -> None:
+        """Moves what was verified out of scratch."""
+
+    def compute(self, stage: int, frame: Frame, first: int | None) -> Sample | None:
+        """Computes a live frame; the last stage's answer to rank 0, sampled from row `first` on."""
 
     def sampled(self, sample: Sample) -> None:
         """Rank 0 hears from the last stage."""
@@ -104,10 +107,13 @@ class Stages:
         frame, stage.frame, stage.computing = stage.frame, None, True
         if index > 0:
             assert stage.inputs.popleft() == frame.index, "an edge is out of order"
+        moves = stage.lookahead.moves(frame)
+        if moves:
+            self._around.move(index, moves)
         alive = stage.lookahead.admit(frame)
         stage.computed += alive
         stage.skipped += not alive
-        sample = self._around.compute(index, frame) if alive else None
+        sample = self._around.compute(index, frame, stage.lookahead.first) if alive else None
         duration = self._around.service(index, frame, alive)
         stage.busy += duration
         self._events.after(duration, partial(self._finish, index, frame, sample))

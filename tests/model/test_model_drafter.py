@@ -4,12 +4,15 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 import workers.prepare.tiny_model
+from speculation.decisions.drafts.tree import Node, Shoot
+from speculation.decisions.policy import pipelined
+from speculation.decisions.schedule import Step
 from speculation.drafters.base import PENDING, Answer, Draft, Maker, Start
 from speculation.drafters.load_model import check_vocabulary
 from speculation.drafters.load_model import load as load_model
@@ -20,6 +23,7 @@ from tests.measure.pruned_model import write_pruned_model
 from tests.model.identity import one_thread
 from tests.model.pipeline import Pipeline
 from tests.model.test_pipeline import EVERYTHING
+from tests.unit.speculation.pipeline_sim import PipelineSim, Request, plain
 from workers.model.checkpoint import Checkpoint
 from workers.prepare.prepare import check_folder
 from workers.shared.config import DrafterConfig, EngineConfig
@@ -52,14 +56,15 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=POLICIES, ids=str)
 def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
     split, drafts = request.param
-    settings = {"max_model_len": CONTEXT, "prefill_chunk": 64}
+    settings: dict[str, Any] = {"max_model_len": CONTEXT, "prefill_chunk": 64}
     with local_engine(tiny_model, split, drafts=drafts, **settings) as running:
         yield running
 
 
-def load(target: Path, draft: Path) -> Callable[[int], ModelDrafter]:
+def load(target: Path, draft: Path, split: tuple[int, ...] = (16,), **settings: Any) -> Callable[[int], ModelDrafter]:
     config = DrafterConfig("model", draft_model=str(draft))
-    engine = EngineConfig(str(target), (16,), inproc_endpoints(1), max_model_len=CONTEXT, drafter=config)
+    ends = inproc_endpoints(len(split))
+    engine = EngineConfig(str(target), split, ends, max_model_len=CONTEXT, drafter=config, **settings)
     return load_model(engine, read_facts(target).vocab_size)
 
 
@@ -71,8 +76,8 @@ class RecordedModel(ModelDrafter):
     @classmethod
     def of(cls, make: Callable[[int], ModelDrafter]) -> Callable[[int], "RecordedModel"]:
         def made(slot: int) -> RecordedModel:
-            drafter = make(slot)
-            return cls(drafter._shard, drafter._sampler._vocab_size, drafter._capacity, slot)
+            drafter, branches = make(slot), make(slot)._branches
+            return cls(drafter._shard, drafter._sampler._vocab_size, drafter._capacity, slot, branches=branches)
 
         return made
 
@@ -230,3 +235,80 @@ def test_a_pruned_model_is_the_target_without_some_layers(tiny_model: Path, tmp_
     for wrong in (range(16), [16]):
         with pytest.raises(ConfigError, match="cannot be dropped"):
             write_pruned_model(tiny_model, tmp_path / "none", wrong)
+
+
+class DraftingSim(PipelineSim):
+    """A simulated pipeline that tells a drafter of what happens, and asks it behind every leaf."""
+
+    def __init__(self, drafter: ModelDrafter, make: Callable[[int], ModelDrafter], prompt: Sequence[int]) -> None:
+        policy = pipelined(2, 0, 2, 3)
+        super().__init__(2, policy, 64, acceptance=0.8, rng=random.Random(3), jitter=0.5)
+        self.compared = 0
+        self._drafter, self._make, self._prompt = drafter, make, list(prompt)
+        drafter.begin(prompt, SHAPED, Start())
+        while drafter.advance():
+            pass
+
+    def _apply(self, step: Step) -> None:
+        schedule = self.schedule
+        if step.finish is None:
+            for place, count in enumerate(range(schedule.verified - len(step.tokens) + 1, schedule.verified + 1)):
+                if place < len(step.right):
+                    self._drafter.chosen(*step.right[place])
+                if step.rejected and count == schedule.verified:
+                    self._drafter.rejected(count - 1, schedule.epoch)
+                self._drafter.verified(schedule.tokens, count)
+        super()._apply(step)
+
+    def _shoots(self, leaf: Node) -> list[Shoot]:
+        schedule = self.schedule
+        if leaf is schedule.leaves[0]:
+            self._drafter.level(schedule.tokens, schedule.verified, schedule.leaves)
+        answer = self._drafter.draft(schedule.text(leaf))
+        alone = self._make(1)
+        alone.begin(self._prompt, SHAPED, Start())
+        for count in range(len(self._prompt), schedule.verified):
+            alone.verified(schedule.tokens, count + 1)
+        while alone.advance():
+            pass
+        expected = alone.draft(schedule.tokens)
+        assert isinstance(answer, Draft)
+        assert isinstance(expected, Draft)
+        assert answer.candidates[:4] == expected.candidates[:4]
+        assert answer.confidence == pytest.approx(expected.confidence, rel=1e-3)
+        self.compared += 1
+        return super()._shoots(leaf)
+
+
+SHAPED = Sampling(seed=5, repetition_penalty=1.2)
+
+
+def test_a_level_of_leaves_is_drafted_as_each_of_them_alone_whatever_has_been_chosen_and_rejected(
+    tiny_model: Path, other_model: Path
+) -> None:
+    drafter = load(tiny_model, other_model, (8, 8), tree_width=3, tokens_per_frame=2)(0)
+    prompt = [place % 50 for place in range(0, 60, 3)]
+    sim = DraftingSim(drafter, load(tiny_model, other_model), prompt)
+    (outcome,) = sim.run([Request(prompt, 40)])
+    assert outcome.tokens == plain(prompt, 40)
+    assert sim.schedule.counts.moved > 3
+    assert sim.schedule.counts.rejected > 3
+    assert sim.compared > 50
+
+
+def test_branches_change_no_token(tiny_model: Path, other_model: Path) -> None:
+    shapes: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        ((8, 8), {"tree_width": 4}),
+        ((6, 5, 5), {"tree_width": 2, "tokens_per_frame": 2}),
+    ]
+    for split, settings in shapes:
+        with local_engine(tiny_model, split, max_model_len=CONTEXT, prefill_chunk=64, **settings) as running:
+            for sampling in (GREEDY, EVERYTHING):
+                running.drafting.use(NoDrafter())
+                plain = running.client.generate(text(40), NEW, sampling).tokens
+                for draft in (tiny_model, other_model):
+                    running.drafting.use(load(tiny_model, draft, split, **settings))
+                    result = running.client.generate(text(40), NEW, sampling)
+                    assert result.tokens == plain
+                    assert result.counts is not None
+                    assert (result.counts.rejected == 0) == (draft is tiny_model)

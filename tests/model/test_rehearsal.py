@@ -1,34 +1,19 @@
 """Stand-ins around the parts of a stage: what is accepted by chance, and when a frame is due."""
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import pytest
 import torch
 from torch import Tensor
 
-from workers.rehearsal.by_chance import EavesdroppingChannel, TailByChance
+from workers.decisions.made_up import MadeUpText
+from workers.rehearsal.by_chance import TailByChance
 from workers.rehearsal.paced import Pace, PacedLayers, PacedTail
-from workers.shared.frames import Frame
-from workers.shared.messages import FromStage, Open, Ping, Rollback, Sample, Sampling, StageTimings, ToStage
+from workers.shared.frames import REAL, Frame, TreeFrame
+from workers.shared.messages import Open, Sample, Sampling, StageTimings
 
 VOCABULARY = 50
 HIDDEN = torch.zeros(3, 4)
-
-
-@dataclass
-class Wire:
-    """A channel whose messages a test puts there."""
-
-    arrived: list[ToStage] = field(default_factory=list)
-
-    def heard(self, *, wait: bool) -> Iterator[ToStage]:
-        arrived, self.arrived = self.arrived, []
-        yield from arrived
-
-    def report(self, message: FromStage) -> None:
-        raise AssertionError("nothing is to be reported here")
 
 
 class Sampler:
@@ -43,7 +28,7 @@ class Sampler:
     def prepare(self) -> None:
         pass
 
-    def finish(self, frame: Frame, hidden: Tensor) -> Sample:
+    def finish(self, frame: Frame, hidden: Tensor, first: int | None = 0) -> Sample:
         if not frame.wants_sample:
             return Sample(frame.sequence, frame.epoch, frame.end)
         self.rows.append(frame.end)
@@ -54,40 +39,42 @@ def frame(index: int, epoch: int, position: int, *tokens: int, sequence: int = 0
     return Frame(index, sequence, epoch, position, tokens, wants_sample)
 
 
-def test_a_follower_is_the_draft_for_the_next_position_of_the_same_epoch_and_what_is_overheard_is_not_lost() -> None:
-    wire = Wire()
-    channel = EavesdroppingChannel(wire)
-    first = frame(0, 0, 0, 1, 2)
-    wire.arrived = [Ping(1), first]
-    assert list(channel.heard(wait=True)) == [Ping(1), first]
-    assert channel.follower(first) is None
-    other, follower, rollback = frame(1, 0, 2, 5, sequence=1), frame(2, 0, 2, 9), Rollback(0, 1)
-    wire.arrived = [other, follower]
-    assert channel.follower(first) == 9
-    wire.arrived = [rollback]
-    assert list(channel.heard(wait=True)) == [other, follower, rollback]
-    assert channel.follower(frame(3, 1, 0, 1, 2)) is None, "of an older epoch"
+@pytest.mark.parametrize(
+    ("acceptance", "rescue", "hits"), [(0.82, 0.42, (0.82, 0.896, 0.939)), (0.5, 0.0, (0.5, 0.5, 0.5))]
+)
+def test_the_token_of_the_text_is_among_its_candidates_as_often_as_was_asked_for(
+    acceptance: float, rescue: float, hits: tuple[float, ...]
+) -> None:
+    text, count, found = MadeUpText(VOCABULARY, acceptance, rescue), 20_000, [0, 0, 0]
+    hoped = 0.0
+    for position in range(count):
+        guess, token = text.guess(position, 7), text.token(position, 7)
+        assert len(set(guess.candidates)) == len(guess.candidates) == len(guess.chances)
+        hoped += guess.chances[0]
+        for place, width in enumerate((1, 2, 4)):
+            found[place] += token in guess.candidates[:width]
+    assert [hit / count for hit in found] == pytest.approx(hits, abs=0.015)
+    assert hoped / count == pytest.approx(acceptance, abs=0.015)
 
 
-@pytest.mark.parametrize(("acceptance", "expected"), [(1.0, (7, 8, 9)), (0.0, (8,))])
-def test_drafts_in_a_frame_and_behind_it_are_taken_by_chance(acceptance: float, expected: tuple[int, ...]) -> None:
-    wire, sampler = Wire(), Sampler()
-    channel = EavesdroppingChannel(wire)
-    tail = TailByChance(sampler, channel, VOCABULARY, acceptance)
+def test_output_is_the_text_and_the_walk_follows_it() -> None:
+    sampler, text = Sampler(), MadeUpText(VOCABULARY, 0.8, 0.4)
+    tail = TailByChance(sampler, text)
     tail.open(Open(0, 0, 2, Sampling(seed=0)))
-    wire.arrived = [frame(2, 0, 5, 9)]
-    sample = tail.finish(frame(1, 0, 2, 6, 7, 8), HIDDEN)
-    assert (sample.position, sample.tokens) == (3, expected)
-    assert sampler.rows == list(range(3, 3 + len(expected)))
-
-
-def test_without_a_draft_the_sample_is_what_was_sampled() -> None:
-    wire, sampler = Wire(), Sampler()
-    tail = TailByChance(sampler, EavesdroppingChannel(wire), VOCABULARY, 1.0)
-    tail.open(Open(0, 0, 3, Sampling(seed=0)))
     assert tail.finish(frame(0, 0, 0, 4, wants_sample=False), HIDDEN).tokens == ()
-    assert tail.finish(frame(1, 0, 1, 4, 5), HIDDEN).tokens == (0,)
-    assert tail.finish(frame(2, 0, 3, 4), HIDDEN).tokens == (0,)
+    assert tail.finish(frame(1, 0, 1, 5), HIDDEN).tokens == (text.token(2, 5),)
+    first = text.token(3, 6)
+    second = text.token(4, first)
+    sampler.rows.clear()
+    assert tail.finish(frame(2, 0, 2, 6, first, second), HIDDEN).tokens == (first, second, text.token(5, second))
+    assert sampler.rows == [3, 4, 5]
+    wrong = (first + 1) % VOCABULARY
+    assert tail.finish(frame(3, 0, 2, 6, wrong, second), HIDDEN).tokens == (first,)
+    tree = TreeFrame(4, 0, 0, 3, (wrong, first, second), True, (), 3, ((REAL,), (0,), (0, REAL)))
+    sample = tail.finish(tree, HIDDEN, 1)
+    assert (sample.position, sample.tokens) == (4, (second, text.token(5, second)))
+    nothing = tail.finish(tree, HIDDEN, None)
+    assert (nothing.position, nothing.tokens) == (tree.end, ())
 
 
 class Instant:
@@ -98,7 +85,7 @@ class Instant:
     def observe(self, *_: object) -> None:
         pass
 
-    copy = release = observe
+    copy = release = move = observe
 
     def forward(self, *_: object) -> Tensor:
         return HIDDEN

@@ -3,24 +3,19 @@
 What is bounded, and why, is said in `test_draft_then_verify`: kernels see several rows, and may round otherwise.
 """
 
-from collections import Counter
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
 import msgspec
 import pytest
-import torch
-from transformers import LlamaConfig
 
 from speculation.decisions.policy import pipelined
 from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from tests.harness import LocalEngine, local_engine
-from tests.model.conftest import SIZES, write_model
 from tests.model.identity import drafters, one_thread, recorded_logits
-from tests.model.pipeline import Pipeline
+from tests.model.joint_law import check_joint_law
 from tests.model.test_draft_then_verify import GREEDY, differs, run
 from tests.model.test_grammar_pipeline import GRAMMAR
 from tests.model.test_pipeline import EVERYTHING, NEW, PROMPT
@@ -107,34 +102,7 @@ def test_requests_side_by_side_get_the_tokens_that_each_gets_alone(engine: Local
 
 
 def test_three_tokens_have_the_joint_law_of_the_model(tmp_path: Path) -> None:
-    """Of a vocabulary of five: all 125 answers against exact enumeration, by chi-square."""
-    folder, prompt, count = tmp_path / "five", [1, 2, 1, 2, 1], 600
-    write_model(LlamaConfig(**{**SIZES, "vocab_size": 5, "num_hidden_layers": 2}), folder)
-    pipeline = Pipeline(folder, (1, 1))
-    shares: dict[tuple[int, ...], float] = {}
-    for first, second in product(range(5), repeat=2):
-        laws = []
-        for text in ((), (first,), (first, second)):
-            laws.append(pipeline.frame(0, [*prompt, *text]).softmax(0))
-        for third in range(5):
-            shares[first, second, third] = float(laws[0][first] * laws[1][second] * laws[2][third])
-    assert sum(shares.values()) == pytest.approx(1, abs=1e-4)
-    with local_engine(folder, (1, 1), tokens_per_frame=3, max_model_len=32) as running:
-        running.drafting.use(lambda slot: NgramDrafter(2, 1))
-        sent = [running.client.send(prompt, 4, Sampling(seed=seed)) for seed in range(count)]
-        results = running.client.results(dict.fromkeys(sent)).values()
-    seen = Counter(tuple(result.tokens[:3]) for result in results)
-    assert sum(result.counts.accepted for result in results if result.counts is not None) > count / 10
-    statistic, cells, rare, rare_seen = 0.0, 0, 0.0, 0
-    for answer, share in shares.items():
-        if share * count < 5:
-            rare, rare_seen = rare + share * count, rare_seen + seen[answer]
-        else:
-            statistic, cells = statistic + (seen[answer] - share * count) ** 2 / (share * count), cells + 1
-    statistic += (rare_seen - rare) ** 2 / max(rare, 1.0)
-    freedom = cells  # cells and the rare ones together, less one
-    chi_square = torch.special.gammaincc(torch.tensor(freedom / 2.0), torch.tensor(statistic / 2))
-    assert float(chi_square) > 1e-3, f"{statistic} with {freedom} degrees of freedom"
+    check_joint_law(tmp_path / "five", lambda slot: NgramDrafter(2, 1), tokens_per_frame=3)
 
 
 def test_the_policy_is_the_pipelines(engine: LocalEngine) -> None:

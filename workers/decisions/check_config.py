@@ -93,10 +93,16 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
             f"--tokens-per-frame {config.tokens_per_frame} is for frames in every stage, and with "
             f"--num-speculative-tokens {drafts} one frame is in flight; leave out either"
         )
-    if config.exact and (drafts or config.widest > 1):
+    if config.exact and (drafts or config.widest > 1 or config.tree_width > 1):
         yield (
-            "--exact: frames of several tokens round otherwise than plain decoding; leave out --tokens-per-frame and "
-            "--num-speculative-tokens"
+            "--exact: frames of several tokens round otherwise than plain decoding; leave out --tokens-per-frame, "
+            "--tree-width and --num-speculative-tokens"
+        )
+    if config.tree_width > 1 and row.listens:
+        others = names_of(lambda row: row.reads == "text")
+        yield (
+            f"--tree-width {config.tree_width}: --drafter {drafter.name} drafts behind one draft a position; use "
+            f"{others}, or leave --tree-width out"
         )
     if drafts and not row.works_in_rounds:
         others = names_of(lambda row: row.has_opinion and row.works_in_rounds)

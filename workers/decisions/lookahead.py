@@ -5,10 +5,20 @@ without being computed.
 """
 
 from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from workers.shared.errors import OutOfStep
-from workers.shared.frames import Frame
+from workers.shared.frames import Frame, Move, TokenPlace
 from workers.shared.messages import Open, Rollback, Sample
+
+
+class _Newest(NamedTuple):
+    """The newest token that was sampled after, and what was sampled."""
+
+    epoch: int
+    place: TokenPlace
+    token: int
 
 
 class Lookahead:
@@ -19,8 +29,10 @@ class Lookahead:
         self._frames: deque[Frame] = deque()
         self._next_index: int | None = None  # the first frame heard may have any number
         self._alive: dict[int, int] = {}
+        self._began: dict[int, int] = {}  # the epoch that the request in a slot began with
         self._length: dict[int, int] = {}  # positions of the sequence that this stage has keys and values for
-        self._expected: dict[int, tuple[int, int, int]] = {}  # last stage: epoch, position and token it sampled
+        self._newest: dict[int, _Newest] = {}  # last stage
+        self.first: int | None = None  # last stage: the row of the admitted frame that is sampled after first
 
     def hear(self, message: Frame | Open | Rollback) -> None:
         """Takes a control message in announcement order.
@@ -35,13 +47,28 @@ class Lookahead:
             self._next_index = message.index + 1
             self._frames.append(message)
         elif isinstance(message, Open):
+            self._began[message.sequence] = message.epoch
             self._length[message.sequence] = min(self._length.get(message.holder, 0), message.reused)
         else:
+            self._began[message.sequence] = message.epoch
             self._length[message.sequence] = min(self._length.get(message.sequence, 0), message.kept)
 
     def pop(self) -> Frame | None:
         """The next frame to receive, if one is announced."""
         return self._frames.popleft() if self._frames else None
+
+    def moves(self, frame: Frame) -> Sequence[Move]:
+        """What to move out of scratch before `admit` is asked, be the frame dead or alive: verified tokens moved.
+
+        Nothing once its request has ended: the rows are another one's by now.
+        """
+        sequence = frame.sequence
+        if not frame.committed or frame.epoch < self._began.get(sequence, 0):
+            return ()
+        newest = self._newest.get(sequence)
+        if newest is not None and (newest.place.slot, newest.place.position) in frame.committed:
+            self._newest[sequence] = newest._replace(place=TokenPlace(newest.place.position))
+        return frame.committed
 
     def admit(self, frame: Frame) -> bool:
         """Whether to compute `frame` now; if so its positions count as held.
@@ -49,27 +76,39 @@ class Lookahead:
         This is all there is to rollback: a live frame at position p overwrites whatever was at p and after.
         Raises `OutOfStep` where positions before the frame are missing.
         """
-        expected = self._expected.get(frame.sequence)
-        if expected is not None and expected[:2] == (frame.epoch, frame.position) and expected[2] != frame.tokens[0]:
-            # The last stage sees a rejection before rank 0 does. Rank 0 will come to the same verdict.
-            self._raise_epoch(frame.sequence, frame.epoch + 1)
+        self.first = 0
+        newest = self._newest.get(frame.sequence)
+        if newest is not None and newest.epoch == frame.epoch:
+            self.first = frame.follower(newest.place, newest.token)
+            if self.first is None and frame.children(newest.place):
+                # The last stage sees before rank 0 that all drafts were wrong. Rank 0 will come to the same verdict.
+                self._raise_epoch(frame.sequence, frame.epoch + 1)
         if frame.epoch < self._alive[frame.sequence]:
             return False
         held = self._length.get(frame.sequence, 0)
-        if frame.position > held:
+        if frame.seen > held:
             raise OutOfStep(f"{self._name} got {frame} of rank 0, but holds positions 0..{held - 1} only")
         self._length[frame.sequence] = frame.end
         return True
 
     def sampled(self, frame: Frame, sample: Sample) -> None:
-        """Last stage: notes the token sampled after `frame`, against which its follower will be verified.
+        """Last stage: notes what was sampled after the frame that was admitted last; whatever follows it is verified.
 
-        Where a draft within the frame was wrong, whatever follows is dead.
+        Where all drafts within the frame were wrong, what follows is dead.
         """
-        if sample.end > frame.end:
-            self._expected[frame.sequence] = (frame.epoch, frame.end, sample.tokens[-1])
-        else:
+        first = self.first or 0
+        row = first + sample.position - 1 - frame.place(first).position  # of a prompt, the last
+        *walked, token = sample.tokens
+        for step in walked:
+            follower = frame.follower(frame.place(row), step)
+            if follower is None:
+                raise OutOfStep(f"{self._name} sampled {sample.tokens} along {frame}, which does not hold them")
+            row = follower
+        place = frame.place(row)
+        if frame.children(place):
             self._raise_epoch(frame.sequence, frame.epoch + 1)
+        else:
+            self._newest[frame.sequence] = _Newest(frame.epoch, place, token)
 
     def _raise_epoch(self, sequence: int, epoch: int) -> None:
         self._alive[sequence] = max(self._alive.get(sequence, 0), epoch)

@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from workers.model.states import FrameStates
+from workers.shared.frames import REAL, Branches, Path
 
 NAME = "echelon"
 CONTEXT = "echelon_frame"  # keyword under which the layers pass the context on
@@ -63,12 +64,20 @@ class FrameContext:
         length: int,
         states: FrameStates | None = None,
         device: torch.device | None = None,
+        scratch: int = 0,
     ) -> None:
-        """`layers` are the slot's keys and values by global layer index; the frame covers `length` tokens."""
+        """`layers` are the slot's keys and values by global layer index; the frame covers `length` tokens.
+
+        In the buffers, `scratch` rows precede that of position 0.
+        """
         self.layers = layers
         self.states = states
         self.position = position
         self.end = position + length
+        self._scratch = scratch
+        self._last = scratch + self.end
+        self._written: slice | Tensor = slice(scratch + position, self._last)
+        self._masked = length > 1  # a lone token sees all that is read
         self._device = device
         self._positions: Tensor | None = None
         self._masks: dict[tuple[int | None, int], Tensor] = {}
@@ -80,34 +89,39 @@ class FrameContext:
             self._positions = torch.arange(self.position, self.end, device=self._device)[None]
         return self._positions
 
-    def first_key(self, window: int | None) -> int:
-        """The first position that any token of the frame looks at; a window counts the token itself."""
-        return 0 if window is None else max(0, self.position - window + 1)
+    def first_row(self, window: int | None) -> int:
+        """The first row of the buffers that is read; a window counts the token itself."""
+        return self._scratch + (0 if window is None else max(0, self.position - window + 1))
 
     def mask(self, window: int | None, repeats: int, like: Tensor) -> Tensor:
-        """What to add to the scores: [repeats * T, end - first_key], 0 or -inf, of the dtype and device of `like`.
+        """What to add to the scores: [repeats * T, rows that are read], 0 or -inf, of the dtype and device of `like`.
 
         The T rows are repeated for each query head that shares a key head. Made once a frame for all alike layers.
         """
         mask = self._masks.get((window, repeats))
         if mask is None:
-            query = torch.arange(self.position, self.end, device=like.device)[:, None]
-            key = torch.arange(self.first_key(window), self.end, device=like.device)[None, :]
-            hidden = key > query
-            if window is not None:
-                hidden |= key <= query - window
+            hidden = self._hidden(window, like.device)
             mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
             mask = mask.masked_fill(hidden, -torch.inf).repeat(repeats, 1)
             self._masks[window, repeats] = mask
         return mask
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
-        """Writes the frame's keys and values, and attends to every position before the frame's end, causally."""
-        keys, values = self.layers[layer]
-        keys[:, :, self.position : self.end] = _stored(key, keys.dtype)
-        values[:, :, self.position : self.end] = _stored(value, values.dtype)
+    def _hidden(self, window: int | None, device: torch.device) -> Tensor:
+        """What each row does not see of what is read: bool [T, rows that are read]."""
+        query = torch.arange(self.position, self.end, device=device)[:, None]
+        key = torch.arange(self.first_row(window) - self._scratch, self.end, device=device)[None, :]
+        hidden = key > query
+        if window is not None:
+            hidden |= key <= query - window
+        return hidden
 
-        first = self.first_key(rules.window)
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
+        """Writes the frame's keys and values, and attends to what each of its rows sees."""
+        keys, values = self.layers[layer]
+        keys[:, :, self._written] = _stored(key, keys.dtype)
+        values[:, :, self._written] = _stored(value, values.dtype)
+
+        first = self.first_row(rules.window)
         _, heads, length, head_dim = query.shape
         kv_heads = key.shape[1]
         repeats = heads // kv_heads
@@ -115,13 +129,58 @@ class FrameContext:
         # the fused kernels that refuse grouped heads together with a mask can still be used. A lone token needs no
         # mask.
         rows = query.reshape(1, kv_heads, repeats * length, head_dim)
-        seen, read = (held[:, :, first : self.end].to(query.dtype) for held in (keys, values))
-        mask = None if length == 1 else self.mask(rules.window, repeats, query)
+        seen, read = (held[:, :, first : self._last].to(query.dtype) for held in (keys, values))
+        mask = self.mask(rules.window, repeats, query) if self._masked else None
         if rules.softcap is None and rules.sinks is None:
             output = scaled_dot_product_attention(rows, seen, read, attn_mask=mask, scale=rules.scaling)
         else:
             output = _softmax_attention(rows, seen, read, mask, rules)
         return output.reshape(1, heads, length, read.shape[-1])
+
+
+class TreeContext(FrameContext):
+    """Of a frame whose rows are nodes of a tree: each sees what is final, and the nodes on its way to the root.
+
+    Rows are rotated by their true positions and a window counts positions, so it does not matter which slot of scratch
+    a node has. What is read begins with all of scratch; what a row does not see there is masked.
+    """
+
+    def __init__(
+        self, layers: dict[int, tuple[Tensor, Tensor]], branches: Branches, device: torch.device, scratch: int
+    ) -> None:
+        """`layers`, `device` and `scratch` are as in `FrameContext`."""
+        super().__init__(layers, branches.base, branches.end - branches.base, None, device, scratch)
+        self._branches = branches
+        self._masked = True
+        places = [self._rows(path)[-1] for path in branches.paths]
+        self._written = torch.tensor(places, device=device)
+
+    @property
+    def positions(self) -> Tensor:
+        """Of the rows, [1, T]."""
+        if self._positions is None:
+            last = [self._branches.base + len(path) - 1 for path in self._branches.paths]
+            self._positions = torch.tensor([last], device=self._device)
+        return self._positions
+
+    def first_row(self, window: int | None) -> int:
+        """See `FrameContext`."""
+        return 0
+
+    def _rows(self, path: Path) -> list[int]:
+        """The rows of the buffers that hold the nodes of a path."""
+        first = self._scratch + self._branches.base
+        return [first + depth if slot == REAL else slot for depth, slot in enumerate(path)]
+
+    def _hidden(self, window: int | None, device: torch.device) -> Tensor:
+        """See `FrameContext`."""
+        base, scratch = self._branches.base, self._scratch
+        hidden = torch.ones(len(self._branches.paths), self._last, dtype=torch.bool)
+        for row, path in enumerate(self._branches.paths):
+            oldest = 0 if window is None else max(0, base + len(path) - window)
+            hidden[row, scratch + oldest : scratch + base] = False
+            hidden[row, self._rows(path)[max(0, oldest - base) :]] = False
+        return hidden.to(device)
 
 
 def _stored(computed: Tensor, dtype: torch.dtype) -> Tensor:

@@ -5,17 +5,18 @@ as positions are written (docs/decisions/0010). Attention sees contiguous tensor
 """
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import torch
 from torch import Tensor
 
+from workers.shared.frames import Move
 from workers.shared.model_files.layers import KVShape
 
 
 class _Buffer:
-    """Keys or values of one layer and slot: `[1, heads, max_len, width]`."""
+    """Keys or values of one layer and slot: `[1, heads, rows, width]`."""
 
     def __init__(self, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> None:
         count = prod(shape)
@@ -27,7 +28,7 @@ class _Buffer:
             self.tensor = torch.zeros(shape, dtype=dtype, device=device)
 
     def release(self, kept: int) -> None:
-        """Gives back whole pages behind the first `kept` positions of each head."""
+        """Gives back whole pages behind the first `kept` rows of each head."""
         if self._memory is None:
             return
         _, heads, length, width = self.tensor.shape
@@ -40,9 +41,10 @@ class _Buffer:
 
 
 class KVSlice:
-    """Buffers that are written at a position and never cropped or moved.
+    """Buffers that are written at a position and never cropped.
 
-    Rollback needs no operation: what lies at and behind a frame's end is never read before it is written again.
+    Rollback needs no operation: what lies at and behind a frame's end is never read before it is written again. In
+    front of the row of the first position there are rows of scratch, for drafts that share a position with another.
     """
 
     def __init__(
@@ -53,13 +55,15 @@ class KVSlice:
         max_len: int,
         dtype: torch.dtype,
         device: torch.device,
+        scratch: int = 0,
     ) -> None:
-        """Makes room for the layers with these global indices."""
+        """Makes room for the layers with these global indices: `max_len` positions and `scratch` rows a slot."""
         self.max_len = max_len
+        self.scratch = scratch
         self._buffers = [
             {
                 layer: tuple(
-                    _Buffer((1, shape.heads, max_len, width), dtype, device)
+                    _Buffer((1, shape.heads, scratch + max_len, width), dtype, device)
                     for width in (shape.width, shape.value_width)
                 )
                 for layer, shape in shapes.items()
@@ -77,18 +81,28 @@ class KVSlice:
         return sum(keys.nbytes + values.nbytes for layers in self._layers for keys, values in layers.values())
 
     def layers(self, sequence: int) -> dict[int, tuple[Tensor, Tensor]]:
-        """Keys and values of a slot by global layer index, each [1, heads, max_len, width]."""
+        """Keys and values of a slot by global layer index, each [1, heads, scratch + max_len, width]."""
         return self._layers[sequence]
 
     def copy(self, source: int, target: int, positions: int, of: "KVSlice | None" = None) -> None:
-        """Copies the first `positions` from one slot to another, bit by bit; from a slot of another slice if given."""
+        """Copies the first `positions` from one slot to another, bit by bit; from a slot of another slice if given,
+        which has as much scratch.
+        """
         others = (self if of is None else of)._layers[source]
         for layer, mine in self._layers[target].items():
             for tensor, other in zip(mine, others[layer], strict=True):
-                tensor[:, :, :positions] = other[:, :, :positions]
+                end = self.scratch + positions
+                tensor[:, :, self.scratch : end] = other[:, :, self.scratch : end]
+
+    def move(self, sequence: int, moves: Sequence[Move]) -> None:
+        """Copies rows of scratch of a slot to those of positions, bit by bit."""
+        for tensors in self._layers[sequence].values():
+            for tensor in tensors:
+                for slot, position in moves:
+                    tensor[:, :, self.scratch + position] = tensor[:, :, slot]
 
     def release(self, sequence: int, kept: int) -> None:
         """Gives the memory of a slot from position `kept` on back to the system, in whole pages, until written."""
         for buffers in self._buffers[sequence].values():
             for buffer in buffers:
-                buffer.release(kept)
+                buffer.release(self.scratch + kept)

@@ -60,3 +60,7 @@ class NoRotation:
     def at(self, position: int, end: int) -> list[None]:
         """Nothing, for each layer."""
         return [None] * self._layers
+
+    def rows(self, positions: Tensor) -> list[None]:
+        """Nothing, for each layer."""
+        return [None] * self._layers

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from workers.model.attention import FrameContext
+from workers.model.attention import FrameContext, TreeContext
 from workers.model.decoder_layer import DecoderLayer
 from workers.model.kv_cache import KVSlice
 from workers.model.loader import Progress, Target, load_config
-from workers.model.rotary import NoRotation, RotaryTables
+from workers.model.rotary import CosSin, NoRotation, RotaryTables
 from workers.model.states import FrameStates, StateSlice
 from workers.shared.errors import ConfigError, OutOfStep
+from workers.shared.frames import Branches, Move
 from workers.shared.memory import Need, available_host_bytes, check_fits, host_bytes
 from workers.shared.model_files.families import family_of
 from workers.shared.model_files.layers import kv_bytes_per_position, layer_plans, state_bytes
@@ -100,6 +101,7 @@ class Shard:
         ahead: int = 8,
         wide: int = 1,
         chunk: int = 128,
+        scratch: int = 0,
         progress: Progress | None = None,
     ) -> "Shard":
         """Reads the layers with global indices `layers` from a prepared model folder and allocates their KV slice.
@@ -109,6 +111,8 @@ class Shard:
         What follows matters to models with recurrent states only: at most `ahead` tokens of a sequence are in flight
         behind its oldest one that is not verified, a frame of up to `wide` tokens may be rejected within, and prompts
         come in chunks of `chunk` tokens.
+
+        Beside its positions each slot has `scratch` rows, for drafts of which several stand at one position.
 
         `progress(loaded, total)` is called after each tensor. Raises `ConfigError` where the model is not supported,
         the checkpoint is incomplete, or weights and `sequences` slots of `max_len` positions do not fit into memory,
@@ -130,6 +134,7 @@ class Shard:
             kv_bytes_per_position(said, layers, 1, (kv_dtype or dtype).itemsize),
             sequences,
             pool,
+            scratch=scratch,
         )
         check_fits([need], max_len, available_bytes(device))
         target.load(dtype, device, progress)
@@ -140,6 +145,7 @@ class Shard:
             max_len=max_len,
             dtype=kv_dtype or dtype,
             device=device,
+            scratch=scratch,
         )
         states = None
         if any(plan.state for plan in plans):
@@ -181,6 +187,11 @@ class Shard:
         self._kv.release(sequence, kept)
 
     @torch.inference_mode()
+    def move(self, sequence: int, moves: Sequence[Move]) -> None:
+        """Keys and values of tokens go from scratch to the rows of their positions."""
+        self._kv.move(sequence, moves)
+
+    @torch.inference_mode()
     def forward(
         self,
         sequence: int,
@@ -188,19 +199,23 @@ class Shard:
         tokens: Sequence[int],
         hidden: Tensor | None,
         taps: list[Tensor] | None = None,
+        branches: Branches | None = None,
     ) -> Tensor:
         """Hidden states [T, hidden_size] behind the last layer, for T tokens from `position` on in slot `sequence`.
 
         The first stage embeds `tokens`; the others take `hidden` [T, hidden_size] of the shard's dtype and device.
         If given, `taps` gets the hidden states [T, hidden_size] that `observe` asked for, before any norm.
-        Attends to positions before the frame's end only, causally, and writes keys and values at the frame's own.
+        Attends to positions before the frame's end only, causally, and writes keys and values at the frame's own; or
+        does both as `branches` say, of a model without recurrent states.
         Raises `OutOfStep` where the frame does not fit the slot or the stage.
         """
-        end = position + len(tokens)
+        end = position + len(tokens) if branches is None else branches.end
         if position < 0 or end > self._kv.max_len:
             raise OutOfStep(f"positions {position}..{end - 1} are outside of a slot of {self._kv.max_len}")
         if self._states is None:
-            return self._compute(sequence, position, tokens, hidden, None, taps)
+            return self._compute(sequence, position, tokens, hidden, None, taps, branches)
+        if branches is not None:
+            raise OutOfStep("layers with recurrent states take no frames with several drafts at one position")
         chunk = self._states.is_chunk(position, len(tokens))
         if len(tokens) > self._wide:
             states = self._states.frame(sequence, position, len(tokens), chunk=chunk)
@@ -225,9 +240,17 @@ class Shard:
         hidden: Tensor | None,
         states: FrameStates | None,
         taps: list[Tensor] | None,
+        branches: Branches | None = None,
     ) -> Tensor:
         """The layers, over tokens that are computed at once."""
-        frame = FrameContext(self._kv.layers(sequence), position, len(tokens), states, self.device)
+        kv, scratch = self._kv.layers(sequence), self._kv.scratch
+        rotations: Sequence[CosSin | None]
+        if branches is None:
+            frame = FrameContext(kv, position, len(tokens), states, self.device, scratch)
+            rotations = self._rotary.at(position, frame.end)
+        else:
+            frame = TreeContext(kv, branches, self.device, scratch)
+            rotations = self._rotary.rows(frame.positions[0])
         if self._embedding is not None:
             hidden = self._embedding(self._to_device(tokens))
             if self._scales.embeddings != 1.0:
@@ -236,7 +259,7 @@ class Shard:
             raise OutOfStep(f"expected hidden states [{len(tokens)}, {self.hidden_size}], not {_shape(hidden)}")
         else:
             hidden = hidden[None]
-        for layer, rotary, tapped in zip(self._layers, self._rotary.at(position, frame.end), self._tapped, strict=True):
+        for layer, rotary, tapped in zip(self._layers, rotations, self._tapped, strict=True):
             hidden = layer(hidden, rotary, frame)
             if tapped and taps is not None:
                 taps.append(hidden[0])

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from workers.rehearsal.by_chance import EavesdroppingChannel, TailByChance
+from workers.decisions.made_up import MadeUpText
+from workers.rehearsal.by_chance import TailByChance
 from workers.rehearsal.delayed import DelayedOutbound
 from workers.rehearsal.paced import Pace, PacedLayers, PacedTail
 from workers.shared.config import EngineConfig
@@ -13,7 +14,7 @@ from workers.stage.parts import StageParts
 
 def rehearsed(parts: StageParts, config: EngineConfig, timings: StageTimings) -> StageParts:
     """`parts` as they are, or wrapped; time passed asleep is counted in `timings` as emulated."""
-    layers, channel, outbound, tail = parts.layers, parts.channel, parts.outbound, parts.tail
+    layers, outbound, tail = parts.layers, parts.outbound, parts.tail
     if config.emulate.link_ms and outbound is not None:
         outbound = DelayedOutbound(outbound, config.emulate.link_ms)
     stage_ms = config.emulate.of_stage(last=tail is not None)
@@ -21,8 +22,8 @@ def rehearsed(parts: StageParts, config: EngineConfig, timings: StageTimings) ->
         pace = Pace(stage_ms, config.emulate.of_rows)
         layers = PacedLayers(layers, pace, timings, sleeps=tail is None)
         tail = PacedTail(tail, pace, timings) if tail is not None else None
-    if config.drafter.scripted_acceptance is not None and tail is not None:
-        channel = EavesdroppingChannel(channel)
+    acceptance = config.drafter.scripted_acceptance
+    if acceptance is not None and tail is not None:
         vocab_size = read_facts(Path(config.model)).vocab_size
-        tail = TailByChance(tail, channel, vocab_size, config.drafter.scripted_acceptance)
-    return StageParts(layers, channel, parts.inbound, outbound, tail, parts.compiler)
+        tail = TailByChance(tail, MadeUpText(vocab_size, acceptance, config.drafter.scripted_rescue))
+    return StageParts(layers, parts.channel, parts.inbound, outbound, tail, parts.compiler)

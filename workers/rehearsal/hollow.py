@@ -12,6 +12,7 @@ from torch import Tensor
 
 from workers.model.loader import load_config
 from workers.shared.config import EngineConfig
+from workers.shared.frames import Branches, Move
 
 
 class HollowShard:
@@ -36,6 +37,9 @@ class HollowShard:
     def release(self, sequence: int, kept: int) -> None:
         """There is nothing to give back."""
 
+    def move(self, sequence: int, moves: Sequence[Move]) -> None:
+        """There is nothing to move."""
+
     def forward(
         self,
         sequence: int,
@@ -43,6 +47,7 @@ class HollowShard:
         tokens: Sequence[int],
         hidden: Tensor | None,
         taps: list[Tensor] | None = None,
+        branches: Branches | None = None,
     ) -> Tensor:
         """Zeros [T, hidden_size] from the first stage; what came in from the others."""
         return torch.zeros(len(tokens), self.hidden_size, dtype=self.dtype) if hidden is None else hidden

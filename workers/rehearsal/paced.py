@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from workers.shared.frames import Frame
+from workers.shared.frames import Branches, Frame
 from workers.shared.messages import Sample, StageTimings
 from workers.stage.parts import Layers, SamplingHead
 
@@ -46,6 +46,7 @@ class PacedLayers:
         self.observe = layers.observe
         self.copy = layers.copy
         self.release = layers.release
+        self.move = layers.move
         self.logits = layers.logits
         self.row_logits = layers.row_logits
         self._layers = layers
@@ -60,10 +61,11 @@ class PacedLayers:
         tokens: Sequence[int],
         hidden: Tensor | None,
         taps: list[Tensor] | None = None,
+        branches: Branches | None = None,
     ) -> Tensor:
         """See `Layers`."""
         self._pace.begin(len(tokens))
-        result = self._layers.forward(sequence, position, tokens, hidden, taps)
+        result = self._layers.forward(sequence, position, tokens, hidden, taps, branches)
         if self._sleeps:
             self._timings.forward_ns -= self._pace.keep(self._timings)  # the stage takes it for the layers' time
         return result
@@ -79,8 +81,8 @@ class PacedTail:
         self._pace = pace
         self._timings = timings
 
-    def finish(self, frame: Frame, hidden: Tensor) -> Sample:
+    def finish(self, frame: Frame, hidden: Tensor, first: int | None = 0) -> Sample:
         """See `SamplingHead`."""
-        sample = self._tail.finish(frame, hidden)
+        sample = self._tail.finish(frame, hidden, first)
         self._timings.sample_ns -= self._pace.keep(self._timings)  # the stage takes it for the tail's time
         return sample

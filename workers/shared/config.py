@@ -92,9 +92,14 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
 
     @property
     def tokens_in_flight(self) -> int:
-        """Most tokens of one sequence whose frames are under way, prompts aside."""
+        """Most positions of one sequence whose frames are under way, prompts aside."""
         frames = 1 if self.drafter.num_speculative_tokens else self.stages + self.delta
         return frames * self.frame_width
+
+    @property
+    def scratch(self) -> int:
+        """Rows of keys and values, of a KV slot and layer, for drafts that share their position with a likelier one."""
+        return (self.tree_width - 1) * (self.tokens_in_flight + self.frame_width)
 
     @property
     def kv_positions(self) -> int:

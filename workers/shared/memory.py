@@ -36,10 +36,11 @@ class Need(msgspec.Struct, frozen=True):
     slots: int = 1
     pool: int = 0  # positions that all slots share; 0: each has as many as the longest sequence
     host: str = ""  # where parts run on several
+    scratch: int = 0  # rows of a slot beside those of its positions
 
     def kv_bytes(self, max_len: int) -> int:
         """Bytes of keys and values, where a sequence may have `max_len` positions."""
-        return self.kv_bytes_per_position * (self.pool or self.slots * max_len)
+        return self.kv_bytes_per_position * ((self.pool or self.slots * max_len) + self.slots * self.scratch)
 
     def total(self, max_len: int) -> int:
         """Bytes with those of the weights."""
@@ -57,7 +58,8 @@ def needs_of(config: EngineConfig) -> list[Need]:
         folder = Path(drafter.draft_model)
         layers = int(read_json(folder / "config.json")["num_hidden_layers"])
         weights, kv = model_bytes(folder, range(layers), config, drafter.device, first=True, last=True)
-        needs.append(Need("draft model", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
+        host, scratch = host_of(endpoints.bus), config.scratch
+        needs.append(Need("draft model", drafter.device, weights, kv, config.max_num_seqs, 0, host, scratch))
     if drafter.module is not None:
         weights, kv = module_bytes(Path(drafter.module), config)
         needs.append(Need("draft module", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
@@ -115,7 +117,7 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
 
 
 def stage_need(config: EngineConfig, stage: int) -> Need:
-    """What one stage needs."""
+    """What one stage needs; raises `ConfigError` where its layers cannot do what is asked of them."""
     last = stage == config.stages - 1
     folder, layers = Path(config.model), config.layers(stage)
     device, rounding = config.device(stage), config.rounding
@@ -123,7 +125,13 @@ def stage_need(config: EngineConfig, stage: int) -> Need:
     item = _ITEM_BYTES[config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype]
     kv = kv_bytes_per_position(read_json(folder / "config.json"), layers, 1, item)
     host = host_of(config.endpoints.data[stage])
-    return Need(f"stage {stage}", device, weights, kv, config.max_num_seqs, config.max_total_tokens, host)
+    if config.tree_width > 1 and has_states(read_json(folder / "config.json")):
+        raise ConfigError(
+            f"--tree-width {config.tree_width}: this model has layers that remember one text, and not the branches of "
+            f"several; leave it out"
+        )
+    total, scratch = config.max_total_tokens, config.scratch
+    return Need(f"stage {stage}", device, weights, kv, config.max_num_seqs, total, host, scratch)
 
 
 def neighbours(config: EngineConfig, stage: int) -> list[Need]:
@@ -195,7 +203,8 @@ def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
     weights = sum(need.weight_bytes for need in needs)
     pooled = sum(need.kv_bytes(max_len) for need in needs if need.pool)
     per_position = sum(need.kv_bytes_per_position * need.slots for need in needs if not need.pool)
-    longest = (usable - weights - pooled) // per_position if per_position else 0
+    scratch = sum(need.kv_bytes(0) for need in needs if not need.pool)
+    longest = (usable - weights - pooled - scratch) // per_position if per_position else 0
     if longest >= 1:
         mend = f"use --max-model-len {longest} or less, fewer --max-num-seqs, or on CPUs --max-total-tokens"
     elif pooled and usable > weights:

@@ -8,7 +8,7 @@ from bisect import bisect_left
 import msgspec
 
 from workers.shared.emulation import Emulation
-from workers.shared.frames import Frame, Natural
+from workers.shared.frames import Frame, Natural, TreeFrame
 from workers.shared.live.messages import Passage, Report, Trace, Watch
 
 # --- sampling ---
@@ -93,7 +93,7 @@ class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
     """Finish and leave."""
 
 
-ToStage = Frame | Open | Rollback | Compile | Ping | Observe | Report | Shutdown
+ToStage = Frame | TreeFrame | Open | Rollback | Compile | Ping | Observe | Report | Shutdown
 
 # --- results channel: every stage -> rank 0 ---
 
@@ -133,8 +133,9 @@ class Tap(msgspec.Struct, frozen=True, array_like=True, tag="tap"):
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     """A live frame has left the last stage: every token that is determined by it.
 
-    One token where the frame ends a prompt. Of output and drafts, a token after each of the frame's, up to the first
-    that is not the draft which the frame holds in its place. None where the frame wanted no sample.
+    One token where the frame ends a prompt. Of output and drafts, a token after the frame's row that holds the newest
+    verified token, and after each of its rows that holds what was sampled before it, in turn. None where the frame
+    wanted no sample, or where all its drafts stand behind one that was wrong.
     """
 
     sequence: Natural
@@ -232,12 +233,17 @@ HIT_RANKS = (1, 2, 4, 8, 16)  # widths for which it is counted whether the right
 
 
 class SpeculationCounts(msgspec.Struct):
-    """Cumulative; drafted == accepted + rejected + discarded once a request has ended."""
+    """Cumulative; drafted == accepted + rejected + discarded once a request has ended.
+
+    Of several drafts at one position, one is accepted or, where all were wrong, rejected; the others are discarded.
+    """
 
     drafted: int = 0
     accepted: int = 0
     rejected: int = 0
     discarded: int = 0
+    sent: int = 0  # drafts in frames
+    moved: int = 0  # accepted drafts that were not the likeliest at their position: their rows had to be moved
     cycles: int = 0  # of stage time: 1 a frame, n for one that found the pipeline empty (docs/design.md, "Words")
     ranked: int = 0  # verified drafts
     hits: list[int] = msgspec.field(default_factory=lambda: [0] * len(HIT_RANKS))  # by HIT_RANKS
@@ -272,6 +278,8 @@ class SpeculationCounts(msgspec.Struct):
         self.accepted += other.accepted
         self.rejected += other.rejected
         self.discarded += other.discarded
+        self.sent += other.sent
+        self.moved += other.moved
         self.cycles += other.cycles
         self.ranked += other.ranked
         self.bounded += other.bounded
@@ -326,6 +334,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     num_speculative_tokens: int = 0  # drafts a frame; 0: one token a frame, and frames in every stage
     max_num_seqs: int = 1  # requests that run at a time
     tokens_per_frame: int | str = 1  # of frames in every stage; "auto": chosen for each request
+    tree_width: int = 1  # most drafts for one position
     fingerprint: dict[str, str] = {}  # see workers.shared.fingerprint
 
 

@@ -111,6 +111,7 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
             ahead=config.tokens_in_flight,
             wide=config.frame_width,
             chunk=config.prefill_chunk,
+            scratch=config.scratch,
             progress=progress.update,
         )
 

@@ -64,15 +64,17 @@ class Stage:
     def _work(self, frame: Frame, hidden: Tensor | None, started: int) -> int:
         """Computes a live frame and passes it on, dead or alive; returns the time it was done."""
         clock, timings = time.perf_counter_ns, self.timings
+        if moves := self._lookahead.moves(frame):
+            self._layers.move(frame.sequence, moves)
         alive = self._lookahead.admit(frame)
         sample: Sample | None = None
         taps: list[Tensor] = []
         mark = started
         if alive:
-            hidden = self._layers.forward(frame.sequence, frame.position, frame.tokens, hidden, taps)
+            hidden = self._layers.forward(frame.sequence, frame.position, frame.tokens, hidden, taps, frame.branches)
             mark, timings.forward_ns = (now := clock()), timings.forward_ns + now - mark
             if self._tail is not None:
-                sample = self._tail.finish(frame, hidden)
+                sample = self._tail.finish(frame, hidden, self._lookahead.first)
                 mark, timings.sample_ns = (now := clock()), timings.sample_ns + now - mark
             timings.frames += 1
             timings.tokens += len(frame.tokens)

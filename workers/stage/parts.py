@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from workers.shared.frames import Frame
+from workers.shared.frames import Branches, Frame, Move
 from workers.shared.messages import FromStage, Open, Sample, ToStage
 from workers.stage.compiler import GrammarCompiler
 from workers.transport.base import Inbound, Outbound
@@ -31,6 +31,9 @@ class Layers(Protocol):
     def release(self, sequence: int, kept: int) -> None:
         """Slot `sequence` needs no memory but for its first `kept` positions until more of it is written."""
 
+    def move(self, sequence: int, moves: Sequence[Move]) -> None:
+        """Keys and values of tokens go from scratch to the rows of their positions."""
+
     def forward(
         self,
         sequence: int,
@@ -38,8 +41,12 @@ class Layers(Protocol):
         tokens: Sequence[int],
         hidden: Tensor | None,
         taps: list[Tensor] | None = None,
+        branches: Branches | None = None,
     ) -> Tensor:
-        """`[T, H]` in (None for the first stage, which embeds `tokens`), `[T, H]` out; `taps` gets what is observed."""
+        """`[T, H]` in (None for the first stage, which embeds `tokens`), `[T, H]` out; `taps` gets what is observed.
+
+        Without `branches`, tokens follow each other from `position` on.
+        """
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`[V]` float32 logits after the last row of `hidden` `[T, H]`; the last stage only."""
@@ -64,8 +71,11 @@ class SamplingHead(Protocol):
     def open(self, message: Open) -> None:
         """A new request takes a slot over."""
 
-    def finish(self, frame: Frame, hidden: Tensor) -> Sample:
-        """Samples after a live frame whose hidden states are `hidden` `[T, H]`."""
+    def finish(self, frame: Frame, hidden: Tensor, first: int | None = 0) -> Sample:
+        """Samples after a live frame whose hidden states are `hidden` `[T, H]`.
+
+        That is after row `first`, which holds the newest verified token, and on from there; nowhere if no row does.
+        """
 
     def prepare(self) -> None:
         """Called when the sample is on its way: what can be done for the next one before its frame comes."""

@@ -4,6 +4,7 @@ The last stage samples every position exactly as plain decoding would ("sampled 
 draft is accepted if and only if it equals the sample, and speculation cannot change the output.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -70,27 +71,32 @@ class Tail:
         self._slots[message.sequence] = _Slot(sampling, history, matcher, scores)
         self._newest = None
 
-    def finish(self, frame: Frame, hidden: Tensor) -> Sample:
+    def finish(self, frame: Frame, hidden: Tensor, first: int | None = 0) -> Sample:
         """Samples after a live frame whose hidden states are `hidden` `[T, H]`.
 
-        That is after each of its tokens, the prompt's but the last one excepted, until a draft in the frame is not what
-        was sampled in its place. The head is read once for all rows; the sampler walks over them, each with the
-        tokens before it.
+        That is after the prompt's last token, or after row `first`, which holds the newest verified token, and then
+        after each row that holds what was sampled before it. The head is read once for all rows that may come to that;
+        the sampler walks over them, each with the tokens before it. None: no row is behind what was verified.
         """
         slot = self._slots[frame.sequence]
-        prompt_tokens = slot.history.prompt_tokens
-        first = max(frame.position + 1, prompt_tokens) if frame.wants_sample else frame.end
-        slot.write(frame.position, frame.tokens[: first - frame.position])
+        in_prompt = frame.position < slot.history.prompt_tokens
+        if in_prompt or not frame.wants_sample:
+            slot.write(frame.position, frame.tokens)
+            first = len(frame.tokens) - 1 if frame.wants_sample else None
+        start = frame.end if first is None else frame.place(first).position + 1
         tokens: list[int] = []
         logprobs: list[TokenLogprobs] = []
         probabilities: list[float] = []
         error: str | None = None
-        drafts = [*frame.tokens[first - frame.position :], None] if frame.wants_sample else []
-        scores = self._layers.row_logits(hidden[first - frame.position - 1 :]) if drafts else ()
-        for position, (draft, logits) in enumerate(zip(drafts, scores, strict=True), first):
+        rows = () if first is None else frame.reachable(first)
+        scores = dict(zip(rows, self._layers.row_logits(_rows(hidden, rows)), strict=True)) if rows else {}
+        row = first
+        while row is not None:
+            position = start + len(tokens)
+            slot.write(position - 1, frame.tokens[row : row + 1])
             try:
                 allowed, noise = self._foreseen(slot, position)
-                sampled = self._sampler.sample(logits, slot.sampling, position, slot.history, allowed, noise)
+                sampled = self._sampler.sample(scores[row], slot.sampling, position, slot.history, allowed, noise)
             except GrammarFailed as failure:
                 error = str(failure)
                 break
@@ -99,21 +105,17 @@ class Tail:
                 logprobs.append(sampled.logprobs)
             if sampled.probability is not None:
                 probabilities.append(sampled.probability)
-            if draft is None or tokens[-1] != draft:
-                break
-            slot.write(position, (draft,))
-        in_prompt = frame.position < prompt_tokens
+            row = frame.follower(frame.place(row), sampled.token)
         sample = Sample(
             frame.sequence,
             frame.epoch,
-            first,
+            start,
             tuple(tokens),
             tuple(logprobs),
             error,
             tuple(probabilities),
             slot.scores.add(frame, hidden) if slot.scores is not None and in_prompt else (),
         )
-
         if tokens and error is None:
             self._newest = sample
         return sample
@@ -150,3 +152,10 @@ class Tail:
         if slot.sampling.grammar is not None:
             raise GrammarFailed("this engine has no grammars: the model folder holds no tokenizer.json")
         return None
+
+
+def _rows(hidden: Tensor, rows: Sequence[int]) -> Tensor:
+    """These rows of `hidden` `[T, H]`, as a view where they follow each other."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return hidden[rows[0] : rows[-1] + 1]
+    return hidden[list(rows)]

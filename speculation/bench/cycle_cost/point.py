@@ -41,6 +41,7 @@ class Point:
     hollow: bool = False  # stages compute nothing
     width: int = 1  # tokens a frame
     row_cost: tuple[float, ...] = ()  # of frames of 1, 2, 4, 8, ... tokens
+    breadth: int = 1  # drafts for one position
 
     @property
     def contender(self) -> Contender:
@@ -58,6 +59,7 @@ class Point:
             engine=EngineOptions(
                 delta=self.delta,
                 tokens_per_frame=self.width,
+                tree_width=self.breadth,
                 emulate=Emulation(stage_ms=self.stage_ms, row_cost=self.row_cost),
                 hollow_stages=self.hollow,
                 drafter=DrafterOptions(scripted_acceptance=self.acceptance),
@@ -69,7 +71,7 @@ class Point:
         """Frames that are on their way at any time; None where that is a matter of chance."""
         if self.acceptance is None:
             return 1
-        by_chance = self.acceptance < 1.0 or self.drafts or self.width > 1
+        by_chance = self.acceptance < 1.0 or self.drafts or self.width > 1 or self.breadth > 1
         return None if by_chance else self.stages + self.delta
 
     def law(self, acceptance: float | None) -> float:
@@ -79,7 +81,8 @@ class Point:
 
     def ideal(self, acceptance: float | None) -> float:
         """The same in tokens/s; frames are full."""
-        return 1000 / (self.stage_ms * cost_of_rows(self.row_cost, self.width)) * self.law(acceptance)
+        rows = self.width * self.breadth
+        return 1000 / (self.stage_ms * cost_of_rows(self.row_cost, rows)) * self.law(acceptance)
 
 
 def points(

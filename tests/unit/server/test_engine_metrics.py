@@ -40,7 +40,7 @@ def series(status: Status) -> dict[str, float]:
 
 
 def test_every_figure_is_there_in_the_units_of_prometheus() -> None:
-    counts = SpeculationCounts(*range(1, 7), hits=[0, 1, 2, 3, 4], bounded=8, bound=6.5)
+    counts = SpeculationCounts(*range(1, 9), hits=[0, 1, 2, 3, 4], bounded=8, bound=6.5)
     for depth in (1, 5, 6, 99):
         counts.judge(depth, right=depth < 6)
     rank = RankTimings(10**9, 2 * 10**9, 3 * 10**9)

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from speculation.decisions.drafts.tree import Node, Shoot
 from speculation.decisions.policy import FramePolicy, pipelined
 from speculation.decisions.schedule import Schedule, Step
 from speculation.simulate.stages import Events, Stages
 from workers.decisions.state_entries import StateEntries
-from workers.shared.frames import Frame
+from workers.shared.frames import REAL, Frame, Move, TokenPlace
 from workers.shared.messages import Open, Sample, Sampling
 from workers.shared.model_files.layers import ring_entries
 
@@ -86,6 +87,85 @@ class Memory:
         return text
 
 
+class Rows:
+    """Keys and values of one stage: real rows by position and slots of scratch, as frames say.
+
+    A row is a token and a digest of all that it has seen; whoever sees a row that has not seen the same is wrong, too.
+    """
+
+    def __init__(self) -> None:
+        self._real: list[tuple[int, int]] = []
+        self._scratch: dict[int, tuple[int, int]] = {}
+        self._sound = 0  # real rows, the first ones, of which each has seen those before it
+
+    def move(self, moves: Sequence[Move]) -> None:
+        for slot, position in moves:
+            self._write(TokenPlace(position), self._scratch.get(slot, (-1, 0)))
+
+    def compute(self, frame: Frame) -> None:
+        for row, token in enumerate(frame.tokens):
+            digest = self._digest(frame, row)
+            self._write(frame.place(row), (token, 0 if digest is None else hash((digest, token))))
+
+    def text(self, frame: Frame, row: int) -> list[int]:
+        """What the row sees, and itself."""
+        before = [*self._real[: frame.seen], *self._between(frame, row)]
+        return [*(token for token, _ in before), frame.tokens[row]]
+
+    def sound(self, frame: Frame, row: int) -> bool:
+        """Whether the row and all that it sees have seen what they should."""
+        place = frame.place(row)
+        held = self._real[place.position] if place.slot == REAL else self._scratch[place.slot]
+        return held == (frame.tokens[row], hash((self._digest(frame, row), frame.tokens[row])))
+
+    def _between(self, frame: Frame, row: int) -> list[tuple[int, int]]:
+        """The rows behind what all rows of the frame see, and before this one."""
+        if frame.branches is None:
+            return self._real[frame.seen : frame.place(row).position]
+        base, paths = frame.branches
+        before = enumerate(paths[row][:-1], base)
+        return [self._real[at] if slot == REAL else self._scratch[slot] for at, slot in before]
+
+    def _digest(self, frame: Frame, row: int) -> int | None:
+        """Of the rows that the row sees; None where one of them has seen anything else."""
+        if frame.seen > self._sound:
+            return None
+        digest = self._real[frame.seen - 1][1] if frame.seen else 0
+        for token, held in self._between(frame, row):
+            digest = hash((digest, token))
+            if digest != held:
+                return None
+        return digest
+
+    def _write(self, place: TokenPlace, row: tuple[int, int]) -> None:
+        if place.slot != REAL:
+            self._scratch[place.slot] = row
+            return
+        self._real += [(-1, 0)] * (place.position + 1 - len(self._real))
+        self._real[place.position] = row
+        self._sound = min(self._sound, place.position)
+        while self._sound < len(self._real):
+            token, digest = self._real[self._sound]
+            if digest != hash((self._real[self._sound - 1][1] if self._sound else 0, token)):
+                return
+            self._sound += 1
+
+
+def sampled_along(rows: Rows, frame: Frame, first: int | None, prompt_tokens: int) -> Sample:
+    """What the tail says: a token after each row that holds what was sampled before it, the prompt's excepted."""
+    if frame.position < prompt_tokens:
+        first = len(frame.tokens) - 1
+    if first is None or not frame.wants_sample:
+        return Sample(frame.sequence, frame.epoch, frame.end)
+    row: int | None = first
+    tokens: list[int] = []
+    while row is not None:
+        assert rows.sound(frame, row), f"what is sampled after in {frame} has seen another text"
+        tokens.append(target(rows.text(frame, row)))
+        row = frame.follower(frame.place(row), tokens[-1])
+    return Sample(frame.sequence, frame.epoch, frame.place(first).position + 1, tuple(tokens))
+
+
 class PipelineSim:
     """Runs requests one after the other through `stages` simulated stages."""
 
@@ -120,9 +200,10 @@ class PipelineSim:
         self.schedule = Schedule(0, stages, policy, chunk, itertools.count(), snapshots)
         self._memories = [] if snapshots is None else [Memory(policy, snapshots, chunk) for _ in range(stages)]
         self.stages = Stages(stages, self._events, self)
-        self._kv: list[list[int]] = [[] for _ in range(stages)]
+        self._rows = [Rows() for _ in range(stages)]
         self._prompt_tokens = 0  # a frame that is left from the request before is dead, whatever is said of it
         self._drafting: tuple[int, int] | None = None
+        self.widest = 0  # rows of a frame behind the prompt
         self._outcome = Outcome()
         self._current = 0
         self._given = 0  # tokens
@@ -172,36 +253,59 @@ class PipelineSim:
         decoding = [frame for frame in schedule.in_flight if frame.position >= self._given]
         assert len(schedule.in_flight) <= policy.chunks or decoding
         assert len(decoding) <= policy.credits
-        assert all(len(frame.tokens) <= policy.width for frame in decoding)
-        waiting = len(schedule.tokens) - schedule.announced
+        assert all(len(frame.tokens) <= policy.width * policy.breadth for frame in decoding)
+        assert all(frame.end - frame.position <= policy.width for frame in decoding)
+        waiting = schedule.end - schedule.announced
         assert schedule.announced < self._given or waiting <= policy.width
-        position = schedule.announced
-        for frame in reversed(schedule.in_flight):
-            assert frame.epoch == schedule.epoch
-            assert frame.end == position
-            assert list(frame.tokens) == schedule.tokens[frame.position : frame.end]
-            position = frame.position
+        assert all(frame.epoch == schedule.epoch for frame in schedule.in_flight)
+        if policy.breadth == 1:
+            position = schedule.announced
+            for frame in reversed(schedule.in_flight):
+                assert frame.end == position
+                position = frame.position
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """No two drafts that may still be right, or were and have not been moved, are in one place."""
+        schedule = self.schedule
+        tree = schedule._tree
+        nodes = [node for level in tree.levels for node in level]
+        slots = [node.slot for node in nodes if node.slot != REAL] + [slot for slot, _ in tree.moves]
+        real = [node.position for node in nodes if node.slot == REAL]
+        assert len(set(slots)) == len(slots)
+        assert len(set(real)) == len(real)
+        assert sorted([*slots, *tree._free]) == list(range(schedule.policy.scratch))
+        assert all(len(level) <= schedule.policy.breadth for level in tree.levels)
 
     def _draft(self) -> None:
         if self._drafting is None and self.schedule.wants_draft():
-            self._drafting = (self.schedule.epoch, len(self.schedule.tokens))
+            self._drafting = (self.schedule.epoch, self.schedule.end)
             self._events.after(self._noisy(self._draft_time), self._drafted)
 
     def _drafted(self) -> None:
         wanted, self._drafting = self._drafting, None
-        if wanted == (self.schedule.epoch, len(self.schedule.tokens)) and self.schedule.wants_draft():
+        if wanted == (self.schedule.epoch, self.schedule.end) and self.schedule.wants_draft():
             if self._rng.random() < self._silence:
                 self.schedule.flush()
                 self.stages.announce(self.schedule.announce())
                 self._check()
                 return
-            right = target(self.schedule.tokens)
-            accept = self._acceptance
-            good = accept(wanted[1]) if callable(accept) else self._rng.random() < accept
-            self.schedule.draft(right if good else (right + 1) % VOCABULARY)
+            shoots = [shoot for leaf in self.schedule.leaves for shoot in self._shoots(leaf)]
+            if self.schedule.policy.breadth > 1:
+                self._rng.shuffle(shoots)
+            self.schedule.grow(shoots[: self._rng.randint(1, self.schedule.policy.breadth)])
             self._apply(Step())
         else:
             self._draft()
+
+    def _shoots(self, leaf: Node) -> list[Shoot]:
+        """Drafts behind a leaf, as many as may be; one of them is right as often as was asked for."""
+        right = target(self.schedule.text(leaf))
+        accept, position = self._acceptance, leaf.position + 1
+        good = accept(position) if callable(accept) else self._rng.random() < accept
+        first = right if good else (right + 1) % VOCABULARY
+        others = [(right + 2 + rank) % VOCABULARY for rank in range(self.schedule.policy.breadth - 1)]
+        return [Shoot(leaf, token) for token in (first, *others)]
 
     def _abort(self, number: int) -> None:
         if self._current == number:
@@ -219,23 +323,25 @@ class PipelineSim:
     def service(self, stage: int, frame: Frame, alive: bool) -> float:
         return self._noisy(1.0) if alive else 0.001
 
-    def compute(self, stage: int, frame: Frame) -> Sample | None:
+    def move(self, stage: int, moves: Sequence[Move]) -> None:
+        self._rows[stage].move(moves)
+
+    def compute(self, stage: int, frame: Frame, first: int | None) -> Sample | None:
         """Any wrong key or value changes the last stage's answer."""
-        kv = self._kv[stage]
-        kv[frame.position :] = frame.tokens
+        rows = self._rows[stage]
+        rows.compute(frame)
+        if frame.position >= self._prompt_tokens:
+            self.widest = max(self.widest, len(frame.tokens))
         if self._memories:
-            kv = self._memories[stage].compute(frame)
-        return self._sample(kv, frame) if stage + 1 == len(self._kv) else None
+            text = self._memories[stage].compute(frame)
+            assert text == rows.text(frame, len(frame.tokens) - 1)
+        return sampled_along(rows, frame, first, self._prompt_tokens) if stage + 1 == len(self._rows) else None
 
     def sampled(self, sample: Sample) -> None:
-        self._apply(self.schedule.sample(sample))
-
-    def _sample(self, kv: Sequence[int], frame: Frame) -> Sample:
-        """What the tail says: a token after each of the frame's, the prompt's excepted, up to the first wrong draft."""
-        if not frame.wants_sample:
-            return Sample(0, frame.epoch, frame.end)
-        first = max(frame.position + 1, self._prompt_tokens)
-        tokens = [target(kv[:first])]
-        while first + len(tokens) <= frame.end and tokens[-1] == kv[first + len(tokens) - 1]:
-            tokens.append(target(kv[: first + len(tokens)]))
-        return Sample(0, frame.epoch, first, tuple(tokens))
+        step = self.schedule.sample(sample)
+        if self._rng.random() < 0.5 and (room := self.schedule.room):
+            shoots = [shoot for node in self.schedule.parents for shoot in self._shoots(node)]
+            new = [shoot for shoot in shoots if shoot.parent.child(shoot.token) is None]
+            self._rng.shuffle(new)
+            self.schedule.widen(new[:room])
+        self._apply(step)

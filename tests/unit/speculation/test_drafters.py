@@ -24,16 +24,16 @@ def build(config: DrafterConfig, vocab_size: int = 10) -> Drafter:
     return build_drafters(engine, vocab_size, choices(config))[0]
 
 
-def look_up(verified: Sequence[int], tokens: Sequence[int], longest: int, shortest: int) -> int | None:
-    """Oracle: scans the verified text backwards for each suffix of `tokens`, longest first."""
+def look_up(verified: Sequence[int], tokens: Sequence[int], longest: int, shortest: int, most: int) -> list[int]:
+    """Oracle: scans the verified text backwards for each suffix of `tokens`, longest first; knows `most` of each."""
+    found: dict[int, None] = {}
     for length in range(longest, shortest - 1, -1):
         suffix = list(tokens[-length:])
         if len(suffix) < length:
             continue
-        for end in range(len(verified) - 1, length - 1, -1):
-            if list(verified[end - length : end]) == suffix:
-                return verified[end]
-    return None
+        ends = (end for end in range(len(verified) - 1, length - 1, -1) if list(verified[end - length : end]) == suffix)
+        found.update(dict.fromkeys(list(dict.fromkeys(verified[end] for end in ends))[:most]))
+    return list(found)[:most]
 
 
 @given(
@@ -43,11 +43,12 @@ def look_up(verified: Sequence[int], tokens: Sequence[int], longest: int, shorte
     st.integers(1, 3),
     st.integers(0, 2),
     st.integers(0, 3),
+    st.integers(1, 4),
 )
-def test_ngram_finds_the_latest_occurrence_of_the_longest_suffix(
-    prompt: list[int], output: list[int], drafts: list[int], shortest: int, more: int, ahead: int
+def test_ngram_finds_the_latest_occurrences_of_the_longest_suffix(
+    prompt: list[int], output: list[int], drafts: list[int], shortest: int, more: int, ahead: int, most: int
 ) -> None:
-    drafter = NgramDrafter(shortest + more, shortest)
+    drafter = NgramDrafter(shortest + more, shortest, most)
     drafter.begin([1, 2, 3], SAMPLING, Start())
     prompt = prompt * 100  # more than is indexed at a time
     drafter.begin(prompt, SAMPLING, Start())
@@ -57,8 +58,12 @@ def test_ngram_finds_the_latest_occurrence_of_the_longest_suffix(
     for token in output:
         tokens.append(token)
         drafter.verified([*tokens, 0, 1], len(tokens))
-    expected = look_up(tokens, tokens + drafts, shortest + more, shortest)
-    assert drafter.draft(tokens + drafts) == (None if expected is None else Draft((expected,)))
+    expected = look_up(tokens, tokens + drafts, shortest + more, shortest, most)
+    draft = drafter.draft(tokens + drafts)
+    assert list(draft.candidates if draft is not None else ()) == expected
+    if draft is not None and most > 1:
+        assert len(draft.chances) == len(expected)
+        assert 0 < sum(draft.chances) <= 1
 
 
 def test_ngram_refuses_lengths_that_make_no_sense() -> None:
@@ -110,8 +115,9 @@ def test_a_malformed_script_is_refused_with_the_path_of_the_field(tmp_path: Path
         build(DrafterConfig("scripted", script=str(path)))
 
 
-def test_made_up_drafts_depend_on_the_position_only_and_stay_in_the_vocabulary() -> None:
+def test_made_up_drafts_depend_on_position_and_last_token_and_stay_in_the_vocabulary() -> None:
     drafter = build(DrafterConfig("scripted", scripted_acceptance=0.5), 7)
     drafts = [drafter.draft([3] * position) for position in range(1, 200)]
-    assert drafts == [drafter.draft([4] * position) for position in range(1, 200)]
+    assert drafts == [drafter.draft([*[4] * (position - 1), 3]) for position in range(1, 200)]
+    assert drafts != [drafter.draft([4] * position) for position in range(1, 200)]
     assert {draft.token for draft in drafts if isinstance(draft, Draft)} == set(range(7))

@@ -10,11 +10,12 @@ import pytest
 from speculation.decisions.controller import Controller
 from speculation.decisions.estimates import Choice
 from speculation.decisions.policy import choose_policy
+from speculation.drafters.base import Answer, Draft
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from speculation.engine import Engine
 from tests.small_model import write_model_folder
-from tests.unit.speculation.pipeline_sim import VOCABULARY, plain, target
+from tests.unit.speculation.pipeline_sim import VOCABULARY, Rows, plain, sampled_along
 from workers.decisions.lookahead import Lookahead
 from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
 from workers.shared.messages import (
@@ -27,7 +28,6 @@ from workers.shared.messages import (
     Pong,
     Ready,
     Rollback,
-    Sample,
     Sampling,
     StageTimings,
     ToEngine,
@@ -55,7 +55,7 @@ class InstantPipeline:
         self._results: deque[FromStage] = deque()
         self._waiting: deque[Frame] = deque()
         self._lookahead = Lookahead("the last stage")
-        self._held: dict[int, list[int]] = {}
+        self._rows: dict[int, Rows] = {}
         self._prompt_tokens: dict[int, int] = {}
 
     def ready(self, fingerprint: dict[str, str]) -> None:
@@ -100,25 +100,34 @@ class InstantPipeline:
 
     def _compute(self, frame: Frame) -> None:
         assert self._lookahead.pop() == frame
+        rows = self._rows.setdefault(frame.sequence, Rows())
+        rows.move(self._lookahead.moves(frame))
         if not self._lookahead.admit(frame):
             return
-        held = self._held.setdefault(frame.sequence, [])
-        held[frame.position :] = frame.tokens
-        sample = Sample(frame.sequence, frame.epoch, frame.end)
-        if frame.wants_sample:
-            first = max(frame.position + 1, self._prompt_tokens[frame.sequence])
-            tokens = [target(held[:first])]
-            while first + len(tokens) <= frame.end and tokens[-1] == held[first + len(tokens) - 1]:
-                tokens.append(target(held[: first + len(tokens)]))
-            sample = Sample(frame.sequence, frame.epoch, first, tuple(tokens))
+        rows.compute(frame)
+        sample = sampled_along(rows, frame, self._lookahead.first, self._prompt_tokens[frame.sequence])
+        if sample.tokens:
             self._lookahead.sampled(frame, sample)
         self._results.append(sample)
 
 
+class TwoCandidates(ScriptedDrafter):
+    """Where the script is wrong, its next candidate is right."""
+
+    def draft(self, tokens: Sequence[int]) -> Answer:
+        answer = super().draft(tokens)
+        if not isinstance(answer, Draft):
+            return answer
+        return Draft((answer.token, (answer.token - 1) % VOCABULARY), chances=(0.6, 0.4))
+
+
+@pytest.mark.parametrize("breadth", [1, 2, 5])
 @pytest.mark.parametrize("width", [1, 2, 4, "auto"])
 @pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("requests", [1, 4])
-def test_tokens_are_those_of_plain_decoding(tmp_path: Path, width: int | str, wrong: float, requests: int) -> None:
+def test_tokens_are_those_of_plain_decoding(
+    tmp_path: Path, breadth: int, width: int | str, wrong: float, requests: int
+) -> None:
     stages, text = 3, plain(PROMPT, NEW)
     ends = Endpoints("ipc:///bus", "ipc:///results", ("ipc:///0",) * stages, ("ipc:///d",) * stages)
     (write_model_folder(tmp_path) / "config.json").write_text('{"model_type": "llama", "vocab_size": 400}')
@@ -128,6 +137,7 @@ def test_tokens_are_those_of_plain_decoding(tmp_path: Path, width: int | str, wr
         ends,
         128,
         tokens_per_frame=width,  # type: ignore[arg-type]
+        tree_width=breadth,
         hollow_stages=True,
         drafter=DrafterConfig("scripted", always=True, scripted_acceptance=0.5),
         max_num_seqs=2,
@@ -136,15 +146,19 @@ def test_tokens_are_those_of_plain_decoding(tmp_path: Path, width: int | str, wr
     asked = [Generate(f"request {number}", PROMPT, NEW, Sampling(seed=0)) for number in range(requests)]
     pipeline = InstantPipeline(stages, asked, seed=5)
     script = Script([Recording(PROMPT + text, wrong_probability=wrong)])
-    drafters = [GuardedDrafter(ScriptedDrafter(script, VOCABULARY)) for _ in range(2)]
+    drafters = [GuardedDrafter(TwoCandidates(script, VOCABULARY)) for _ in range(2)]
     controller = Controller(stages, [Choice("scripted", prior=0.7)])
     engine = Engine(config, 400, choose_policy(config), drafters, pipeline, controller)  # type: ignore[arg-type]
     pipeline.ready(engine._info.fingerprint)
     engine._group.await_ready(engine._info.fingerprint, lambda: False)
     engine._serve_while(lambda: bool(pipeline.open))
     assert list(pipeline.told.values()) == [text] * requests
-    widest = max(len(frame.tokens) for frame in pipeline.frames if frame.position >= len(PROMPT))
+    decoding = [frame for frame in pipeline.frames if frame.position >= len(PROMPT)]
+    widest = max(frame.end - frame.position for frame in decoding)
+    assert max(len(frame.tokens) for frame in decoding) <= breadth * widest
+    if breadth > 1 and requests == 1 and wrong == 1.0:
+        assert engine._stats.report([], announce_ns=0, drafter_failures=0).counts.moved > 0
     if width == "auto":
         assert widest <= config.widest  # whether wider ones pay is a matter of times, this machine's
     else:
-        assert widest == width or wrong == 1.0
+        assert widest == width or (wrong == 1.0 and breadth == 1)

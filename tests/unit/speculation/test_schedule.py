@@ -2,11 +2,13 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from speculation.decisions.drafts.tree import Shoot
 from speculation.decisions.policy import FramePolicy, draft_then_verify, pipelined
 from speculation.decisions.schedule import Schedule
 from speculation.simulate.pipeline import speed_law
@@ -25,11 +27,17 @@ requests = st.builds(
 
 
 # The methods there are, and whatever else frames of several tokens in several stages may become.
-policies = st.one_of(
+chains = st.one_of(
     st.builds(pipelined, stages=st.integers(1, 9), delta=st.integers(0, 2), width=st.sampled_from([1, 1, 2, 4, 8])),
     st.builds(draft_then_verify, stages=st.integers(1, 9), drafts=st.integers(1, 8)),
     st.builds(FramePolicy, chunks=st.integers(1, 9), width=st.integers(1, 5), credits=st.integers(1, 5)),
 )
+policies = st.builds(replace, chains, breadth=st.sampled_from([1, 1, 2, 3, 8]))
+
+
+def draft(schedule: Schedule, *tokens: int) -> None:
+    """Drafts behind the likeliest leaf."""
+    schedule.grow([Shoot(schedule.leaves[0], token) for token in tokens])
 
 
 def check(counts: SpeculationCounts) -> None:
@@ -63,6 +71,8 @@ def test_output_is_that_of_plain_decoding(
     seed: int,
     batch: list[Request],
 ) -> None:
+    if snapshots is not None:
+        policy = replace(policy, breadth=1)
     sim = PipelineSim(
         stages,
         policy,
@@ -167,7 +177,7 @@ def test_draft_then_verify_sends_what_there_is_when_the_drafter_falls_silent() -
     assert len(schedule.announce()) == 1
     schedule.sample(Sample(0, 0, 2, (3,)))
     for token in (4, 5):
-        schedule.draft(token)
+        draft(schedule, token)
         assert schedule.offer() is None, "more drafts may join the frame"
     schedule.flush()
     (frame,) = schedule.announce()
@@ -187,12 +197,12 @@ def test_what_was_sampled_behind_an_end_token_or_the_limit_is_never_told() -> No
         schedule.start([1, 2], max_tokens, stop)
         schedule.announce()
         schedule.sample(Sample(0, 0, 2, (3,)))
-        schedule.draft(4)
+        draft(schedule, 4)
         if finish == "stop":
-            schedule.draft(5)
+            draft(schedule, 5)
         schedule.announce()
         assert len(schedule.in_flight) == 1, "no draft behind the last of use"
-        step = schedule.sample(Sample(0, 0, 3, (4, 5, 6)[: len(schedule.tokens) - 2]))
+        step = schedule.sample(Sample(0, 0, 3, (4, 5, 6)[: schedule.end - 2]))
         assert (list(step.tokens), step.finish) == ([4, 5], finish)
         check(schedule.counts)
 
@@ -202,7 +212,7 @@ def test_a_sample_longer_than_its_frame_is_fatal() -> None:
     schedule.start([1, 2], 20)
     schedule.announce()
     schedule.sample(Sample(0, 0, 2, (3,)))
-    schedule.draft(4)
+    draft(schedule, 4)
     schedule.announce()
     with pytest.raises(OutOfStep):
         schedule.sample(Sample(0, 0, 3, (4, 5, 6)))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.decisions.worth import Acceptance
+from speculation.decisions.drafts.worth import Acceptance
 
 confidences = st.lists(st.none() | st.floats(0, 1), max_size=6)
 

@@ -37,6 +37,8 @@ def drafter(name: Any, **settings: Any) -> dict[str, Any]:
         config(tokens_per_frame=4, **drafter("pdm", module="/module")),
         config(tokens_per_frame="auto", exact=True, **drafter("ngram")),
         config(**drafter("ngram", num_speculative_tokens=3)),
+        config(tree_width=4, tokens_per_frame=2, **drafter("ngram")),
+        config(tree_width=4, **drafter("ngram", num_speculative_tokens=3)),
         config(hollow_stages=True, **drafter("scripted", scripted_acceptance=0.5)),
     ],
 )
@@ -62,6 +64,8 @@ def test_what_works_is_accepted(good: EngineConfig) -> None:
         ({"tokens_per_frame": 2, **drafter("ngram", num_speculative_tokens=2)}, "--tokens-per-frame 2 is for"),
         ({"tokens_per_frame": 2, "exact": True, **drafter("ngram")}, "--exact: frames of several tokens"),
         ({"exact": True, **drafter("ngram", num_speculative_tokens=2)}, "--exact: frames of several tokens"),
+        ({"exact": True, "tree_width": 2, **drafter("ngram")}, "--exact: frames of several tokens"),
+        ({"tree_width": 2, **drafter("pdm", module="m")}, "--tree-width 2: --drafter pdm"),
         (drafter("ngram", ngram_min=7), "--ngram-min 7"),
         (drafter("pdm"), "--drafter pdm needs --draft-module"),
         (drafter("none", module="m"), "--draft-module is for"),

@@ -165,6 +165,18 @@ def test_a_rejected_draft_is_forgotten(grammars: Grammars) -> None:
             assert drafter.draft([7, *ANSWER[:count]]) == Draft((forced,))
 
 
+def test_texts_that_branch_are_each_followed_from_what_is_verified(grammars: Grammars) -> None:
+    drafter = ForcedDrafter(Guesser(EOS), grammars)
+    drafter.begin([7], Sampling(seed=0, grammar=GRAMMAR), Start())
+    for verified in range(1, len(ANSWER) - 3):
+        drafter.verified([7, *ANSWER[:verified]], verified + 1)
+        right, wrong = ANSWER[verified], (ANSWER[verified] + 1) % VOCAB_SIZE
+        for branch in ((right,), (wrong,), (right, ANSWER[verified + 1]), (wrong, right), ()):
+            text = [7, *ANSWER[:verified], *branch]
+            expected = fresh(grammars, text[1:])
+            assert drafter._allowed(text) == expected
+
+
 def test_without_a_grammar_it_is_the_drafter_itself(grammars: Grammars) -> None:
     drafter = ForcedDrafter(Guesser(77), grammars)
     drafter.begin([7], Sampling(seed=0), Start())

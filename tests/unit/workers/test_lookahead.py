@@ -4,7 +4,7 @@ import pytest
 
 from workers.decisions.lookahead import Lookahead
 from workers.shared.errors import OutOfStep
-from workers.shared.frames import Frame
+from workers.shared.frames import REAL, Frame, TreeFrame
 from workers.shared.messages import Open, Rollback, Sample, Sampling
 
 
@@ -156,3 +156,93 @@ def test_what_is_not_kept_is_not_held(lookahead: Lookahead) -> None:
     lookahead.hear(late)
     with pytest.raises(OutOfStep, match=r"holds positions 0\.\.1 only"):
         lookahead.admit(late)
+
+
+def tree(
+    index: int, epoch: int, tokens: str, *paths: tuple[int, ...], moves: tuple[tuple[int, int], ...] = ()
+) -> Frame:
+    """Rows behind positions 0 and 1, a letter each."""
+    return TreeFrame(index, 0, epoch, 1 + len(paths[0]), tuple(map(ord, tokens)), True, moves, 2, paths)
+
+
+def heard(lookahead: Lookahead, *frames: Frame) -> None:
+    for message in frames:
+        lookahead.hear(message)
+
+
+def sample(position: int, tokens: str) -> Sample:
+    return Sample(0, 0, position, tuple(map(ord, tokens)))
+
+
+def test_the_last_stage_walks_from_the_newest_token_to_the_drafts_behind_it_and_past_all_others(
+    lookahead: Lookahead,
+) -> None:
+    prompt = frame(0, 0, 0, 1, 2)
+    drafts = tree(1, 0, "ab", (REAL,), (0,))
+    more = tree(2, 0, "cde", (REAL, REAL), (0, 1), (0, 2))
+    last = tree(3, 0, "f", (REAL, REAL, REAL))
+    heard(lookahead, prompt, drafts, more, last)
+    assert lookahead.admit(prompt)
+    lookahead.sampled(prompt, sample(2, "b"))
+    assert lookahead.admit(drafts)
+    assert lookahead.first == 1
+    lookahead.sampled(drafts, sample(3, "e"))
+    assert lookahead.admit(more)
+    assert lookahead.first == 2
+    lookahead.sampled(more, sample(4, "x"))
+    assert lookahead.admit(last), "only rank 0 knows that nothing else comes behind the newest token"
+    assert lookahead.first is None
+
+
+def test_all_drafts_wrong_kill_the_frame_that_holds_them_and_what_follows(lookahead: Lookahead) -> None:
+    prompt = frame(0, 0, 0, 1, 2)
+    frames = [tree(1, 0, "ab", (REAL,), (0,)), tree(2, 0, "c", (0, REAL)), frame(3, 1, 2, ord("x"))]
+    heard(lookahead, prompt)
+    assert lookahead.admit(prompt)
+    lookahead.sampled(prompt, sample(2, "x"))
+    heard(lookahead, *frames[:2])
+    assert [lookahead.admit(message) for message in frames[:2]] == [False, False]
+    heard(lookahead, frames[2])
+    assert lookahead.admit(frames[2])
+    assert lookahead.first == 0
+
+
+def test_within_a_frame_the_walk_goes_on_and_all_wrong_drafts_kill_what_follows(lookahead: Lookahead) -> None:
+    prompt = frame(0, 0, 0, 1, 2)
+    two_levels = tree(1, 0, "abcd", (REAL,), (0,), (REAL, REAL), (0, 1))
+    heard(lookahead, prompt, two_levels)
+    assert lookahead.admit(prompt)
+    lookahead.sampled(prompt, sample(2, "b"))
+    assert lookahead.admit(two_levels)
+    lookahead.sampled(two_levels, sample(3, "x"))
+    follower = tree(2, 0, "e", (0, 1, REAL))
+    heard(lookahead, follower)
+    assert not lookahead.admit(follower)
+
+
+def test_moves_are_made_by_dead_frames_too_and_the_newest_token_is_found_where_it_went(lookahead: Lookahead) -> None:
+    prompt, drafts = frame(0, 0, 0, 1, 2), tree(1, 0, "ab", (REAL,), (0,))
+    heard(lookahead, prompt, drafts)
+    assert lookahead.admit(prompt)
+    lookahead.sampled(prompt, sample(2, "b"))
+    assert lookahead.admit(drafts)
+    lookahead.sampled(drafts, sample(3, "c"))
+    moving = TreeFrame(2, 0, 0, 3, (ord("c"),), True, ((0, 2),))
+    heard(lookahead, moving)
+    assert list(lookahead.moves(moving)) == [(0, 2)]
+    assert lookahead.admit(moving)
+    assert lookahead.first == 0
+    lookahead.sampled(moving, sample(4, "d"))
+    dead = TreeFrame(3, 0, 0, 4, (ord("x"),), True, ((5, 3),))
+    heard(lookahead, dead)
+    assert list(lookahead.moves(dead)) == [(5, 3)]
+    assert not lookahead.admit(dead)
+
+
+@pytest.mark.parametrize("end", [Rollback(0, 3, 2), Open(0, 3, 2, Sampling(seed=0), 2)])
+def test_nothing_is_moved_once_the_request_has_ended(lookahead: Lookahead, end: Rollback | Open) -> None:
+    late = TreeFrame(0, 0, 2, 3, (7,), True, ((0, 2),))
+    heard(lookahead, late)
+    assert list(lookahead.moves(late)) == [(0, 2)]
+    lookahead.hear(end)
+    assert list(lookahead.moves(late)) == []

@@ -6,7 +6,7 @@ flight behind a wrong one is discarded.
 
 from msgspec import Struct
 
-from workers.shared.frames import Frame, Natural
+from workers.shared.frames import REAL, Frame, Natural
 
 _NAMES = 2**32  # what every reader of JSON takes for a whole number
 
@@ -40,8 +40,9 @@ class Entered(Struct, frozen=True, array_like=True, tag="entered"):
 
     @classmethod
     def of(cls, at: int, frame: Frame, kind: str) -> "Entered":
-        """What is told of `frame`."""
-        tokens = () if kind == "prompt" else frame.tokens
+        """What is told of `frame`: of several drafts at one position, the likeliest."""
+        rows = range(len(frame.tokens))
+        tokens = () if kind == "prompt" else tuple(frame.tokens[row] for row in rows if frame.place(row).slot == REAL)
         width = len(frame.tokens)
         return cls(at, name_of(frame.index), frame.sequence, frame.epoch, frame.position, width, kind, tokens)
 

@@ -54,6 +54,13 @@ class DrafterFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     scripted_acceptance: Annotated[
         Share | None, about(REHEARSAL, "Accept drafts with this probability; the text then means nothing")
     ] = None
+    scripted_rescue: Annotated[
+        Share,
+        about(
+            REHEARSAL,
+            "With --scripted-acceptance: the share of wrong drafts that twice as many candidates would have made right",
+        ),
+    ] = 0.42
     always: Annotated[
         bool, about(REHEARSAL, "Draft even while it loses against plain decoding", name="always_draft")
     ] = False
@@ -179,6 +186,15 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             "take less time than a stage, and lift the limit of n times the speed with n stages; text may then differ "
             "from plain decoding where two tokens are nearly tied. auto: as many, up to 8, as are fastest for the "
             "request",
+        ),
+    ] = 1
+    tree_width: Annotated[
+        AtLeastOne,
+        about(
+            SPECULATION,
+            "Drafts that a frame may hold for one position, the likeliest first, so that a wrong first guess does not "
+            "empty the pipeline. Several pay where a stage takes little longer for so many rows; text may then differ "
+            "from plain decoding where two tokens are nearly tied. 1: a chain of drafts",
         ),
     ] = 1
     exact: Annotated[

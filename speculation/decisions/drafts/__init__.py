@@ -1,0 +1,1 @@
+"""Drafts: the tree that they make, and what each is worth."""
