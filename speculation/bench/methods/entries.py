@@ -53,6 +53,8 @@ _NAMES = {
     "pdm+ngram": "SPD beside n-gram",
     "wide-ngram": "four tokens a frame, n-gram",
     "wide-pdm": "SPD, four tokens a frame",
+    "tree-ngram": "four drafts a position, n-gram",
+    "tree-model": "SpecPipe: four drafts a position, draft model",
     "chosen": "SPD or n-gram, chosen",
     "best": "chosen, frames as wide as pays",
 }

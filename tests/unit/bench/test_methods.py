@@ -10,7 +10,7 @@ from speculation.bench.analysis.cells import Answer, Cell
 from speculation.bench.configuration import METHODS, BenchSettings, Contender, serve_arguments
 from speculation.bench.methods import sections
 from speculation.bench.methods.__main__ import main
-from speculation.bench.methods.entries import absent, entries
+from speculation.bench.methods.entries import entries
 from speculation.bench.methods.figures import figures
 from speculation.bench.methods.pitfalls import Made, pitfalls
 from speculation.bench.methods.times import LoneTimes, lone_times
@@ -36,7 +36,10 @@ class TestEntries:
         assert found["pdm"].missing == found["dtv-ngram"].missing == ""
         assert "echelon train MODEL --kind exit" in found["exit"].missing
         assert "--draft-model" in found["dtv-model"].missing
-        assert not {entry.missing for entry in entries({"pdm", "pdm+ngram", "exit", "model"})} - {""} or absent() == []
+        assert "echelon train MODEL --kind eagle3" in found["dtv-eagle3"].missing
+        assert "no such head" in found["mtp"].missing
+        all_there = {entry.method: entry for entry in entries({"pdm", "exit", "model", "eagle3"})}
+        assert not any(all_there[name].missing for name in ("pdm", "exit", "dtv-model", "eagle3", "dtv-eagle3"))
 
     def test_every_method_that_means_something_is_on_the_page(self) -> None:
         assert {entry.method for entry in entries(())} == {m for m, how in METHODS.items() if how.drafter != "scripted"}
@@ -94,7 +97,9 @@ def test_methods_of_a_width_of_their_own_ignore_the_common_one() -> None:
     settings = BenchSettings("tiny", 8)
     assert "--tokens-per-frame 4" in " ".join(serve_arguments(Contender("wide-ngram", 2), settings, None))
     assert "--tokens-per-frame" not in serve_arguments(Contender("ngram", 2), settings, None)
+    assert "--tree-width 4" in " ".join(serve_arguments(Contender("tree-ngram", 2), settings, None))
     assert METHODS["wide-ngram"].several
+    assert METHODS["tree-ngram"].several
     assert not METHODS["exit"].several
 
 
