@@ -46,6 +46,11 @@ class DrafterRow(NamedTuple):
         return self.reads != "newest state"
 
     @property
+    def computes(self) -> bool:
+        """Whether rank 0 computes with a network for it, and so needs torch."""
+        return self.needs_module or self.needs_model
+
+    @property
     def has_opinion(self) -> bool:
         """Whether it drafts what it finds in the request, and not silence or what it was told: grammars may help it."""
         return self.reads != "nothing"
