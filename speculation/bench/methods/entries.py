@@ -43,8 +43,8 @@ _NAMES = {
     "dtv-eagle3": "EAGLE-3, rounds",
     "peagle": "P-EAGLE, streamed",
     "dtv-peagle": "P-EAGLE, rounds",
-    "mtp": "the model's own head (MTP), streamed",
-    "dtv-mtp": "the model's own head (MTP), rounds",
+    "mtp": "multi-token prediction, streamed",
+    "dtv-mtp": "multi-token prediction, rounds",
     "exit": "PPSD",
     "cascade": "PipeSpec",
     "ngram": "one token a frame, n-gram",
@@ -86,8 +86,8 @@ def _missing(method: Method, given: Collection[str]) -> str:
     name = str(method.drafter)
     if name in _TRAINED:
         return f"not trained: `{_TRAINED[name]}`, then `--checkpoint {name}=DIR`"
-    if not DRAFTERS[method.drafter].needs_model:  # type: ignore[index]
-        return "this model has no such head"
+    if DRAFTERS[method.drafter].own_head:  # type: ignore[index]
+        return "for models with a head in their own checkpoint"
     return "nothing given to draft with: `--draft-model PATH`"
 
 

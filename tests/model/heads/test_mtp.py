@@ -65,7 +65,7 @@ def reference_logits(folder: Path, states: Tensor, following: list[int]) -> Tens
     held = load_file(folder / "model.safetensors")
     own = {name.removeprefix(f"{PREFIX}layers.0."): held[name] for name in held if name.startswith(f"{PREFIX}layers.")}
     full = AutoConfig.from_pretrained(folder).layer_types.index("full_attention")
-    swapped = held | {f"model.layers.{full}.{name}": value for name, value in own.items()}
+    swapped = held | {f"model.layers.{full}.{name}": value.clone() for name, value in own.items()}
     other = folder / "swapped"
     other.mkdir(exist_ok=True)
     (other / "config.json").write_bytes((folder / "config.json").read_bytes())

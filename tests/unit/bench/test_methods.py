@@ -37,7 +37,7 @@ class TestEntries:
         assert "echelon train MODEL --kind exit" in found["exit"].missing
         assert "--draft-model" in found["dtv-model"].missing
         assert "echelon train MODEL --kind eagle3" in found["dtv-eagle3"].missing
-        assert "no such head" in found["mtp"].missing
+        assert "their own checkpoint" in found["mtp"].missing
         all_there = {entry.method: entry for entry in entries({"pdm", "exit", "model", "eagle3"})}
         assert not any(all_there[name].missing for name in ("pdm", "exit", "dtv-model", "eagle3", "dtv-eagle3"))
 
