@@ -154,8 +154,7 @@ ONE_PROCESS = ("--transport", "inprocess")
     "options",
     [
         ("--transport", "gloo"),
-        (*ONE_PROCESS, "--delta", "1"),
-        (*ONE_PROCESS, "--draft-model", "tiny"),
+        (*ONE_PROCESS, "--delta", "1", "--draft-model", "tiny"),
         (*ONE_PROCESS, "--draft-model", "tiny", "--num-speculative-tokens", "3"),
     ],
 )

@@ -53,7 +53,7 @@ class DrafterRow(NamedTuple):
     @property
     def computes(self) -> bool:
         """Whether rank 0 computes with a network for it, and so needs torch."""
-        return self.needs_module or self.needs_model
+        return self.needs_module or self.needs_model or self.listens
 
     @property
     def has_opinion(self) -> bool:
