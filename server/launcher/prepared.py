@@ -41,11 +41,13 @@ def prepare_model(model: str, revision: str | None = None, *, draft: bool = Fals
 
 
 def with_prepared_draft_model(options: EngineOptions) -> EngineOptions:
-    """The same options with the draft model, if there is one, as a prepared folder; a draft head says what it is.
+    """The same options with the models that draft as prepared folders; a draft head says what it is.
 
     Raises `ConfigError` where a head cannot be used, or is another than the drafter asks for.
     """
     drafter = options.drafter
+    cascade = tuple(str(prepare_model(smaller)) for smaller in drafter.cascade)
+    options = replace(options, drafter=replace(drafter, cascade=cascade))
     if drafter.model is None:
         return options
     folder = Path(drafter.model).expanduser().absolute()
@@ -59,7 +61,7 @@ def with_prepared_draft_model(options: EngineOptions) -> EngineOptions:
             f"leave --drafter out"
         )
     name = drafter.name if head is None else head.kind
-    return replace(options, drafter=replace(drafter, name=name, model=str(folder)))
+    return replace(options, drafter=replace(options.drafter, name=name, model=str(folder)))
 
 
 def read_model(options: ProcessOptions) -> ModelSize:

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from server.launcher.own_server import base_url
 from server.settings import KEYS_VARIABLE, ServerFields
@@ -46,6 +47,8 @@ def summary(
 
 def _drafting(config: EngineConfig, controller: ControllerStatus | None) -> str:
     text = str(config.drafter.name)
+    if config.drafter.cascade:
+        text += f" of {', '.join(Path(model).name for model in config.drafter.cascade)}"
     if config.drafter.num_speculative_tokens:
         text += f", draft-then-verify with {config.drafter.num_speculative_tokens} drafts"
     if config.widest > 1:

@@ -60,6 +60,12 @@ def needs_of(config: EngineConfig) -> list[Need]:
         weights, kv = model_bytes(folder, held, range(layers), config, drafter.device, first=True, last=True)
         host, scratch = host_of(endpoints.bus), config.scratch
         needs.append(Need("draft model", drafter.device, weights, kv, config.max_num_seqs, 0, host, scratch))
+    for number, model in enumerate(drafter.cascade):
+        folder, device = Path(model), drafter.cascade_device(number)
+        layers = int(read_json(folder / "config.json")["num_hidden_layers"])
+        weights, kv = model_bytes(folder, read_inventory(folder), range(layers), config, device, first=True, last=True)
+        who = f"cascade model {number}"
+        needs.append(Need(who, device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
     if drafter.module is not None:
         weights, kv = module_bytes(Path(drafter.module), config)
         needs.append(Need("draft module", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))

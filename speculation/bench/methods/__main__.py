@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Cell
 from speculation.bench.analysis.report import Provenance
-from speculation.bench.configuration import METHODS, NONE, SINGLE, BenchSettings, Contender
+from speculation.bench.configuration import METHODS, NONE, SINGLE, USES_CASCADE, BenchSettings, Contender
 from speculation.bench.machine import provenance
 from speculation.bench.methods.entries import entries, measurable
 from speculation.bench.methods.figures import figures
@@ -19,7 +19,7 @@ from speculation.bench.methods.options import METHODS_PROGRAM, MethodsOptions
 from speculation.bench.methods.page import Emulated, PageContent, page
 from speculation.bench.methods.pitfalls import Made
 from speculation.bench.methods.sections import Bench
-from speculation.bench.methods.times import LoneTimes, lone_times
+from speculation.bench.methods.times import DRAFT_MODEL, LoneTimes, lone_times
 from speculation.bench.options import read_checkpoints, weights_digest
 from speculation.bench.prompts import load_data_sets
 from workers.shared.drafters import DRAFTERS
@@ -85,6 +85,8 @@ class Comparison:
             given |= {*ships}
         if options.draft_model is not None:
             given.add("model")
+        if options.cascade:
+            given.add("cascade")
         asked = {NONE, *(options.methods or METHODS)}
         self._entries = [entry for entry in entries(given) if entry.method in asked]
         self._keep({name: weights_digest(Path(path), "--checkpoint") for name, path in checkpoints.items()})
@@ -98,7 +100,14 @@ class Comparison:
         )
         data_sets = load_data_sets(options.prompts, options.limit, settings.seed)
         self._bench = Bench(
-            settings, data_sets, options.temperature, checkpoints, options.draft_model, options.out, made_by
+            settings,
+            data_sets,
+            options.temperature,
+            checkpoints,
+            options.draft_model,
+            options.cascade,
+            options.out,
+            made_by,
         )
         self._real = replace(settings, max_tokens=options.wall_tokens)
 
@@ -122,16 +131,22 @@ class Comparison:
         contenders = [Contender(entry.method, 1 if entry.how.one_device else stages) for entry in able]
         bench.measure(_WALL, contenders, {}, real, options.repeats)
         alone = [entry for entry in able if entry.emulates]
-        drafting = [Contender(entry.method, 1) for entry in alone if entry.method != NONE]
+        drafting = [Contender(entry.method, 1) for entry in alone if entry.method not in (NONE, *USES_CASCADE)]
         bench.measure(_ALONE, [Contender(SINGLE, 1), *drafting], {}, bench.settings)
         times = lone_times(bench.cells(_ALONE, bench.settings))
         if times is None:
             raise ConfigError("a token has taken no time; see the logs of the section `alone`")
+        if not self._cascade_is_timed(times):
+            alone = [entry for entry in alone if entry.method not in USES_CASCADE]
         for count in options.stages:
             for shared, chosen in ((False, alone), (True, [entry for entry in alone if entry.streams_a_network])):
                 base, each = bench.emulated(chosen, count, times, options.row_cost, shared=shared)
                 contenders = [Contender(entry.method, count) for entry in chosen]
                 bench.measure(_name(count, shared), contenders, each, base)
+
+    def _cascade_is_timed(self, times: LoneTimes) -> bool:
+        """Whether a pass of the cascade's model is known: that of the draft model."""
+        return self.options.cascade == (self.options.draft_model,) and DRAFT_MODEL in times.draft_ms
 
     def write(self) -> None:
         """Writes the page from whatever there is."""

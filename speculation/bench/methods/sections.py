@@ -26,6 +26,7 @@ class Bench:
     temperatures: Sequence[float]
     checkpoints: Mapping[str, str]  # paths by drafter
     draft_model: str | None
+    cascade: tuple[str, ...]
     out: Path
     made_by: Provenance
 
@@ -56,7 +57,7 @@ class Bench:
 
         def started(contender: Contender) -> Running:
             mine = settings.get(contender.method, base)
-            drafter = replace(mine.engine.drafter, model=self.draft_model)
+            drafter = replace(mine.engine.drafter, model=self.draft_model, cascade=self.cascade)
             mine = replace(mine, engine=replace(mine.engine, drafter=drafter))
             return start(contender, mine, self.checkpoints.get(str(contender.how.drafter)), folder.logs)
 

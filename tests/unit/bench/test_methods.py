@@ -38,7 +38,7 @@ class TestEntries:
         assert "--draft-model" in found["dtv-model"].missing
         assert "echelon train MODEL --kind eagle3" in found["dtv-eagle3"].missing
         assert "their own checkpoint" in found["mtp"].missing
-        everything = {"pdm", "pdm+ngram", "exit", "model", "eagle3", "peagle", "mtp"}
+        everything = {"pdm", "pdm+ngram", "exit", "model", "eagle3", "peagle", "mtp", "cascade"}
         assert {entry.missing for entry in entries(everything)} == {""}
 
     def test_every_method_that_means_something_is_on_the_page(self) -> None:
