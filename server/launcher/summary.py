@@ -29,7 +29,7 @@ def summary(
     layers = "+".join(map(str, config.split))
     held = list(needs)
     weights = sum(need.weight_bytes for need in held)
-    kv = sum(need.kv_bytes_per_position for need in held) * config.max_model_len
+    kv = sum(need.kv_bytes(config.max_model_len) for need in held)
     rows = [
         ("pipeline", f"{config.stages} stage{'s' if config.stages > 1 else ''} of {layers} layers on {shown}"),
         ("memory", f"{weights / _GIB:.2f} GiB weights, {kv / _GIB:.2f} GiB keys and values"),

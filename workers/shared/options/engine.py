@@ -89,9 +89,9 @@ class DrafterOptions(DrafterFields, frozen=True, forbid_unknown_fields=True, kw_
             "pdm+ngram: whichever has lately been better; exit: a head behind stage 0 reads what that has computed; "
             "model: a small model of the same family guesses, no training needed; cascade: several such models, each "
             "ahead of the next bigger one; eagle3, peagle: a draft head made for MODEL, by --draft-model; mtp: the "
-            "head in MODEL's own checkpoint; none: plain pipeline, nothing of a drafter in memory; scripted: replay; "
-            "auto: what --draft-model is, cascade where --cascade is given, pdm+ngram where a module is given or comes "
-            "with Echelon, else ngram",
+            "head in MODEL's own checkpoint; none: plain pipeline; scripted: replay; auto: "
+            "what --draft-model is, cascade where --cascade is, pdm+ngram where a module is given or comes with "
+            "Echelon, else ngram",
             name="drafter",
         ),
     ] = "auto"
