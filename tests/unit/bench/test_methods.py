@@ -15,6 +15,7 @@ from speculation.bench.methods.figures import figures
 from speculation.bench.methods.pitfalls import Made, pitfalls
 from speculation.bench.methods.times import LoneTimes, lone_times
 from speculation.bench.prompts import Prompt
+from speculation.training.provenance import command_line
 from tests.stub_engine import CHOICE, INFO
 from tests.unit.bench.bench_cells import MS, answer, cell, counters
 from workers.shared.errors import ConfigError
@@ -84,6 +85,11 @@ def test_al_counts_tokens_to_the_first_that_was_not_drafted_right() -> None:
     assert (stream.over_plain, rounds.over_plain) == (pytest.approx(2.0), pytest.approx(1.6))
     assert found["none", 4, 0.0].tokens_a_miss is None
     assert stream.draft_ms == pytest.approx(2.0)
+
+
+def test_the_command_names_no_folder_of_the_machine() -> None:
+    given = ["default", "--prompts", "/data/eval", "--checkpoint", "exit=/heads/exit", "--out=/tmp/out"]
+    assert command_line("methods", given) == "python -m methods default --prompts eval --checkpoint exit=exit --out=out"
 
 
 def test_fourteen_pitfalls_are_answered() -> None:
