@@ -181,9 +181,11 @@ class TestCommand:
         assert str(tmp_path) not in page
 
     def test_it_goes_on_where_it_stopped(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        status, _, page = self.call(monkeypatch, tmp_path, fail_at="dtv-ngram")
+        status, log, page = self.call(monkeypatch, tmp_path, fail_at="dtv-ngram")
         assert status == 2
         assert "| draft-then-verify, n-gram | 0 | not run |" in page
+        assert "**dtv-ngram could not be measured: it does not start**" in page
+        assert ("pdm", 4) in {(contender.method, contender.stages) for contender, _ in log}, "the others are measured"
         assert self.call(monkeypatch, tmp_path)[0] == 0
         _, log, again = self.call(monkeypatch, tmp_path)
         assert log == []
