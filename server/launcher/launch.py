@@ -15,6 +15,7 @@ from server.launcher.prepared import check_flags, read_model, with_prepared_draf
 from server.launcher.restarts import RestartBudget
 from server.launcher.run_folder import make_run_folder
 from server.launcher.signals import Stopped, ignore_signals, stop_signals
+from server.launcher.speculative_config import settle_speculation
 from server.launcher.stage_hosts import LocalStages, StageHosts
 from server.launcher.summary import example, summary
 from server.settings import ServerOptions, check_server, save_settings, settings_for
@@ -53,6 +54,7 @@ def serve(options: ServeOptions) -> int:
     os.environ[FORMAT_VARIABLE], os.environ[LEVEL_VARIABLE] = options.log_format, options.log_level  # for all processes
     configure("launcher")
     check_server(options.api)
+    options = replace(options, engine=settle_speculation(options.engine))
     gathering = None
     if options.gather_at is not None:
         gathering = Gathering.settled(options.gather_at, options.token, options.local_stages)
@@ -134,10 +136,13 @@ class Launcher:
         path = self._run_folder / f"engine-{self._attempts}.json"
         save_config(config, path)
         computing: Spawn = self._fork_server.spawn if _may_fork(config) else spawn
-        leading = computing if DRAFTERS[config.drafter.name].computes else spawn
+        drafter = DRAFTERS[config.drafter.name]
+        leading = computing if drafter.computes else spawn
         rank_0 = leading("speculation rank", "speculation", "--config", str(path), threads=config.drafter.threads)
         self._engine.children.append(rank_0)
         self._engine.children += self._stages.start(config, path, computing)
+        if drafter.process:
+            self._engine.children.append(spawn(config.drafter.name, drafter.process, "--config", str(path)))
 
     def _start_server(self, config: EngineConfig) -> None:
         settings = settings_for(

@@ -137,6 +137,8 @@ def choose_drafter(options: DrafterOptions, model: ModelSize, device: str, tree_
         name = options.name
     elif options.model is not None:
         name = "model"
+    elif options.cascade:
+        name = "cascade"
     else:  # a module cannot fill the frames of draft-then-verify, or branch
         chain = not options.num_speculative_tokens and tree_width == 1
         name = "pdm+ngram" if module is not None and chain else "ngram"
@@ -149,6 +151,8 @@ def choose_drafter(options: DrafterOptions, model: ModelSize, device: str, tree_
         module_target=model.name,
         draft_model=options.model,
         device=device if options.device == "auto" else options.device,
+        cascade=options.cascade,
+        cascade_devices=options.cascade_device,
         **given
         | {
             "script": None if options.script is None else str(Path(options.script).resolve()),
@@ -165,6 +169,7 @@ def local_endpoints(folder: Path, stages: int, attempt: int) -> Endpoints:
         control=tuple(f"unix://{folder}/control-{i}-{attempt}" for i in range(stages)),
         data=tuple(f"unix://{folder}/data-{i}-{attempt}" for i in range(stages)),
         rendezvous=f"file://{folder}/rendezvous-{attempt}",
+        cascade=f"unix://{folder}/cascade-{attempt}",
     )
 
 

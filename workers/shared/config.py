@@ -10,7 +10,8 @@ from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, Tr
 from workers.shared.options.sources import decode
 from workers.shared.packed.rounding import Rounding
 
-MOST_TOKENS_PER_FRAME = 8  # of those that are chosen
+WIDTHS = (1, 2, 4, 8)  # tokens of a frame, of those that are chosen
+MOST_TOKENS_PER_FRAME = WIDTHS[-1]
 
 __all__ = [
     "DrafterConfig",
@@ -32,6 +33,7 @@ class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: tuple[str, ...]  # one a stage; the first is unused
     rendezvous: str = ""  # torch.distributed init method, for the gloo and nccl transports
     listen: str | None = None  # host that replaces the one of tcp endpoints when binding
+    cascade: str = ""  # of the processes of a cascade, to which their numbers are added: links, on rank 0's host
     token: str = ""  # the group's secret; where there is one, ZeroMQ connections over tcp are encrypted
 
 
@@ -43,6 +45,12 @@ class DrafterConfig(DrafterFields, frozen=True, forbid_unknown_fields=True):
     module_target: str = ""  # the name under which the module knows its target
     draft_model: str | None = None  # a prepared model folder with the target's vocabulary, for `model`
     device: str = "cpu"  # of the draft module or model
+    cascade: tuple[str, ...] = ()  # prepared model folders with the target's vocabulary, from the smallest on
+    cascade_devices: tuple[str, ...] = ()  # one a model of the cascade, or one for all; none: `device`
+
+    def cascade_device(self, model: int) -> str:
+        """Device of model number `model` of the cascade."""
+        return self.cascade_devices[model % len(self.cascade_devices)] if self.cascade_devices else self.device
 
 
 class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
@@ -89,6 +97,12 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         """Most tokens of a frame that may turn out to be wrong."""
         drafts = self.drafter.num_speculative_tokens
         return drafts + 1 if drafts else self.widest
+
+    @property
+    def recorded_widths(self) -> tuple[int, ...]:
+        """Tokens of the frames that are worth recording on a GPU, while nothing is known of the text."""
+        widths = WIDTHS if self.chooses_width else (1, self.frame_width)
+        return tuple(dict.fromkeys(width for width in widths if width <= self.frame_width))
 
     @property
     def tokens_in_flight(self) -> int:
