@@ -243,11 +243,11 @@ def test_branches_lie_between_a_chain_of_first_candidates_and_one_that_knows_whi
     acceptance, rescue, found = 0.82, 0.42, [0.0]
     for breadth in (1, 2, 4):
         hit = 1 - (1 - acceptance) * (1 - rescue) ** (breadth.bit_length() - 1)
-        got = simulate(Pipeline((1.0,) * stages), acceptance, breadth=breadth, rescue=rescue, tokens=4000)
+        got = simulate(Pipeline((1.0,) * stages), acceptance, breadth=breadth, rescue=rescue, tokens=2000)
         assert 0.97 * found[-1] < got.tokens_per_cycle < 1.03 * speed_law(stages, hit)
         assert got.tokens_per_second == pytest.approx(1000 * got.tokens_per_cycle)
         found.append(got.tokens_per_cycle)
     assert found[1] == pytest.approx(speed_law(stages, acceptance), rel=0.03)
     assert found[3] > 1.05 * found[1]
-    lost = simulate(Pipeline((1.0,) * stages), acceptance, breadth=4, rescue=0.0, tokens=4000).tokens_per_cycle
+    lost = simulate(Pipeline((1.0,) * stages), acceptance, breadth=4, rescue=0.0, tokens=2000).tokens_per_cycle
     assert lost == pytest.approx(found[1], rel=0.04)
