@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(600)
 NAME = "SmolLM2-135M-Instruct"
 EXIT_HEAD = Path(__file__).parents[1] / "measure/trained/exit"
 CONTEXT = 1024
-LENGTHS = (1, 2, 40, 300)  # the longest is two whole chunks and a piece of one
+LENGTHS = (1, 40, 300)  # the longest is two whole chunks and a piece of one
 NEW = 10
 TEXT = (
     "A small town lies by the river. Every morning the baker opens her shop, greets the miller, and counts the loaves: "
@@ -47,7 +47,7 @@ def references(default_model: Path) -> dict[int, tuple[list[int], list[int]]]:
     return dict(zip(LENGTHS, zip(prompts, generate(default_model, prompts, NEW), strict=True), strict=True))
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 5], ids="n={}".format)
+@pytest.fixture(scope="module", params=[1, 2, 5], ids="n={}".format)
 def engine(request: pytest.FixtureRequest, default_model: Path) -> Iterator[LocalEngine]:
     split = balance(*layer_bytes(default_model), request.param)
     anchors = module_drafter(default_model, split)(0).anchors
