@@ -24,11 +24,12 @@ class Method(NamedTuple):
     waits: bool = False  # of a cascade: one model works at a time, on as many drafts as a round has
     direct: bool = False  # of a cascade: the smallest model alone, without those between it and the target
     width: int | Literal["auto"] | None = None  # tokens a frame of its own; None: as all have been asked for
+    tree: int | None = None  # drafts for one position of its own, likewise
 
     @property
     def several(self) -> bool:
         """Whether its frames hold several tokens whatever all have been asked for."""
-        return self.rounds or self.width is not None
+        return self.rounds or self.width is not None or self.tree is not None
 
 
 SINGLE = "single"  # all layers in one stage process, no speculation
@@ -47,6 +48,15 @@ METHODS = {
     "model": Method("model"),
     "dtv-ngram": Method("ngram", rounds=True),
     "dtv-model": Method("model", rounds=True),
+    "tree-ngram": Method("ngram", tree=4),
+    "tree-model": Method("model", tree=4),
+    # Draft heads: a round of drafts in one frame, as they are published; and a frame in every stage, which is ours.
+    "dtv-eagle3": Method("eagle3", rounds=True),
+    "dtv-peagle": Method("peagle", rounds=True),
+    "dtv-mtp": Method("mtp", rounds=True),
+    "eagle3": Method("eagle3"),
+    "peagle": Method("peagle"),
+    "mtp": Method("mtp"),
     "cascade": Method("cascade"),  # as many frames in flight as there are stages
     "cascade-rounds": Method("cascade", rounds=True),  # PipeSpec: one frame in flight, with all drafts that wait
     "cascade-sync": Method("cascade", rounds=True, waits=True),
@@ -145,6 +155,10 @@ def check(settings: BenchSettings, methods: tuple[str, ...]) -> None:
     with_model = [m for m in methods if m in USES_MODEL and METHODS[m].drafter not in settings.checkpoints]
     if bool(with_model) != (drafter.model is not None):
         raise ConfigError(f"--methods {' or '.join(USES_MODEL)} and --draft-model PATH belong together")
+    if len(drafting := {str(METHODS[method].drafter) for method in with_model}) > 1:
+        raise ConfigError(
+            f"--draft-model PATH is for one of {', '.join(sorted(drafting))}; give a --checkpoint for others"
+        )
     if any(method in USES_CASCADE for method in methods) != bool(drafter.cascade):
         raise ConfigError(f"--methods {' or '.join(USES_CASCADE)} and --cascade SMALL[,MIDDLE...] belong together")
 
@@ -173,7 +187,7 @@ def serve_arguments(contender: Contender, settings: BenchSettings, checkpoint: s
         stages=contender.stages,
         delta=0 if how.rounds else asked.delta,
         tokens_per_frame=_width(how, asked),
-        tree_width=1 if how.drafter == NONE or method in USES_MODULE else asked.tree_width,
+        tree_width=_tree_width(how, asked),
         device=_device(contender, asked),
         drafter=drafter,
     )
@@ -195,6 +209,13 @@ def _width(how: Method, asked: EngineOptions) -> int | Literal["auto"]:
     return asked.tokens_per_frame if how.width is None else how.width
 
 
+def _tree_width(how: Method, asked: EngineOptions) -> int:
+    """Drafts for one position, of what can draft behind several."""
+    if how.drafter is None or how.drafter == NONE or DRAFTERS[how.drafter].listens:
+        return 1
+    return asked.tree_width if how.tree is None else how.tree
+
+
 def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:
     """Indices of the GPUs that a contender works on; none on CPUs."""
     names = _device(contender, settings.engine)
@@ -208,7 +229,7 @@ def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:
 def has_network(method: Method) -> bool:
     """Whether it drafts with one, which takes a device, or a part of one."""
     row = None if method.drafter is None else DRAFTERS[method.drafter]
-    return row is not None and (row.needs_module or row.needs_model or row.listens)
+    return row is not None and row.computes
 
 
 def devices(contender: Contender, settings: BenchSettings) -> int:

@@ -21,7 +21,7 @@ POISON = 1e4
 
 def poison(shard: Shard, *, used: set[int], end: int) -> None:
     """Large values in all rows that nobody may read: free slots, and whatever lies behind the text."""
-    for tensors in shard._kv.layers(0).values():
+    for tensors in shard.kv.layers(0).values():
         for tensor in tensors:
             free = [slot for slot in range(SCRATCH) if slot not in used]
             tensor[:, :, free] = POISON
@@ -91,10 +91,10 @@ def test_several_levels_in_one_frame_and_a_right_draft_that_is_moved(model_folde
     poison(shard, used=set(), end=base + 3)
     hidden = shard.forward(0, base + 3, [10], None)
     assert close(shard.logits(hidden), oracle(plain, [*PROMPT, 6, 8, 9, 10]))
-    kept = [tensor.clone() for tensors in shard._kv.layers(0).values() for tensor in tensors]
+    kept = [tensor.clone() for tensors in shard.kv.layers(0).values() for tensor in tensors]
     hidden = shard.forward(0, base + 4, [11, 12], None, None, Branches(base + 3, ((REAL, 5), (REAL, REAL))))
     assert close(shard.row_logits(hidden)[0], oracle(plain, [*PROMPT, 6, 8, 9, 10, 11]))
-    now = [tensor for tensors in shard._kv.layers(0).values() for tensor in tensors]
+    now = [tensor for tensors in shard.kv.layers(0).values() for tensor in tensors]
     for before, after in zip(kept, now, strict=True):
         changed = (before != after).any(dim=-1).any(dim=1)[0].nonzero().flatten().tolist()
         assert set(changed) <= {5, SCRATCH + base + 4}, "other rows were written"
