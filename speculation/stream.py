@@ -8,9 +8,10 @@ from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim
 from speculation.decisions.drafts.tree import Guess, Node
 from speculation.decisions.drafts.worth import Acceptance
+from speculation.decisions.estimates import Choice
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule, Step
-from speculation.decisions.widths import WidthOfFrames
+from speculation.decisions.widths import WidthCosts, WidthOfFrames
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
@@ -232,7 +233,11 @@ def idle_streams(
 ) -> list[Stream]:
     """A stream for each slot and its drafter; `numbers` are those of the frames that are announced."""
     snapshots = snapshots_of(config.model)
-    widths = WidthOfFrames(config.stages, None if config.chooses_width else policy.width, controller.costs)
+
+    def costs(choice: Choice) -> WidthCosts:
+        return controller.costs(choice)._replace(breadth=policy.breadth)
+
+    widths = WidthOfFrames(config.stages, None if config.chooses_width else policy.width, costs)
     return [
         Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, snapshots), drafter, widths)
         for slot, drafter in enumerate(drafters)
