@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,14 +58,24 @@ class Drafting:
     """The drafters of all slots of an engine."""
 
     def __init__(self, slots: int, anchors: tuple[int, ...]) -> None:
+        self._listens = bool(anchors)
+        self.settle: Callable[[], object] = lambda: None  # returns when nothing is under way any more
         self._inner = [SwitchableDrafter(anchors) for _ in range(slots)]
         self.guarded = [GuardedDrafter(inner) for inner in self._inner]
         self.may_fail = False
 
     def use(self, drafter: Drafter | Maker) -> None:
-        """From now on, `drafter` for whatever slot, if it keeps nothing from one request to the next; or one each."""
-        for slot, inner in enumerate(self._inner):
-            inner.switch(drafter if isinstance(drafter, Drafter) else drafter(slot))
+        """From now on, `drafter` for whatever slot, if it keeps nothing from one request to the next; or one each.
+
+        No request may run where stages send hidden states, for those of the drafter before have to have arrived.
+        """
+        if self._listens:
+            self.settle()
+        for slot, (inner, guarded) in enumerate(zip(self._inner, self.guarded, strict=True)):
+            chosen = drafter if isinstance(drafter, Drafter) else drafter(slot)
+            inner.switch(chosen)
+            if self._listens:
+                guarded.anchors = chosen.anchors
 
 
 @dataclass
@@ -244,6 +254,7 @@ def local_engine(
     client = Client(context, config.endpoints.bus)
     try:
         client.status()
+        drafting.settle = client.status
         yield LocalEngine(client, drafting, engine, thread, vocab_size, config)
     finally:
         engine.stop()

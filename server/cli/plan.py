@@ -10,6 +10,7 @@ from server.launcher.measured import measured_options
 from server.launcher.options import PLAN, SERVE, CheckOptions, PlanOptions
 from server.launcher.prepared import read_model, with_prepared_draft_model
 from server.launcher.resolve import ModelSize, is_loopback, local_endpoints, plan_engine, plan_over_network
+from server.launcher.speculative_config import settle_speculation
 from server.settings import check_server, save_settings, settings_for
 from workers.shared.config import EngineConfig, load_config, save_config
 from workers.shared.errors import ConfigError
@@ -24,6 +25,7 @@ _TCP = "tcp://"
 def plan(options: PlanOptions) -> int:
     """Writes the configuration of processes that are started one by one, or prints the engine's half of it."""
     check_server(options.api)
+    options = msgspec.structs.replace(options, engine=settle_speculation(options.engine))
     model, config = _over_network(options)
     if options.out is None:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(config)).decode() + "\n")
@@ -58,13 +60,15 @@ def check_config_file(options: CheckOptions) -> int:
     elif {"hosts", "base_port", "base-port"} & set(content):
         planned = read(PLAN, ["--config", str(path)], {})
         check_server(planned.api)
+        planned = msgspec.structs.replace(planned, engine=settle_speculation(planned.engine))
         _, config = _over_network(planned)
     else:
         served = read(SERVE, ["--config", str(path)], {})
         check_server(served.api)
         model = read_model(served)
         stages = len(served.engine.split) or served.engine.stages or DEFAULT_STAGES
-        config = plan_engine(with_prepared_draft_model(served.engine), model, local_endpoints(Path(), stages, 1))
+        engine = with_prepared_draft_model(settle_speculation(served.engine))
+        config = plan_engine(engine, model, local_endpoints(Path(), stages, 1))
         name = served.api.served_model_name or model.name
         lines.append(f"API server for {name} at {served.api.scheme}://{served.api.host}:{served.api.port}")
     sys.stdout.write("\n".join([*lines, *_description(config)]) + "\n")

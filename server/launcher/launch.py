@@ -15,6 +15,7 @@ from server.launcher.prepared import check_flags, read_model, with_prepared_draf
 from server.launcher.restarts import RestartBudget
 from server.launcher.run_folder import make_run_folder
 from server.launcher.signals import Stopped, ignore_signals, stop_signals
+from server.launcher.speculative_config import settle_speculation
 from server.launcher.stage_hosts import LocalStages, StageHosts
 from server.launcher.summary import example, summary
 from server.settings import ServerOptions, check_server, save_settings, settings_for
@@ -50,6 +51,7 @@ def serve(options: ServeOptions) -> int:
     os.environ[FORMAT_VARIABLE], os.environ[LEVEL_VARIABLE] = options.log_format, options.log_level  # for all processes
     configure("launcher")
     check_server(options.api)
+    options = replace(options, engine=settle_speculation(options.engine))
     gathering = None
     if options.gather_at is not None:
         gathering = Gathering.settled(options.gather_at, options.token, options.local_stages)

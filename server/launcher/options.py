@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
+from server.launcher.speculative_config import ELSEWHERE
 from server.settings import ServerOptions
 from workers.shared.options.declared import NotNegative, Port, about, within
 from workers.shared.options.engine import EngineOptions, ModelArgument
@@ -94,12 +95,16 @@ class DoctorOptions(Struct, frozen=True, kw_only=True):
 
 
 SERVE = Program(
-    "echelon serve", "Serve MODEL over an OpenAI-compatible API, its layers split over pipeline stages.", ServeOptions
+    "echelon serve",
+    "Serve MODEL over an OpenAI-compatible API, its layers split over pipeline stages.",
+    ServeOptions,
+    ELSEWHERE,
 )
 PLAN = Program(
     "echelon plan",
     "Write the configuration of processes that are started one by one, in containers or on several machines.",
     PlanOptions,
+    ELSEWHERE,
 )
 DOCTOR = Program("echelon doctor", "Say what this machine can do, and what is wrong with it.", DoctorOptions)
 CHECK = Program(

@@ -11,6 +11,7 @@ from server.launcher.resolve import ModelSize, local_endpoints, plan_engine
 from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import parent_variable
 from workers.shared.memory import held_bytes
+from workers.shared.model_files.draft_heads import recognise_head
 from workers.shared.model_files.facts import read_facts
 from workers.shared.model_files.shipped_modules import shipped_module
 from workers.shared.model_files.tensor_sizes import layer_bytes
@@ -19,13 +20,16 @@ from workers.shared.options.engine import DEFAULT_STAGES, EngineOptions, roundin
 _TOLD = 2  # exit code of a program that has said in one line what is wrong
 
 
-def prepare_model(model: str, revision: str | None = None) -> Path:
+def prepare_model(model: str, revision: str | None = None, *, draft: bool = False) -> Path:
     """The prepared folder of `model` at a `revision`; the download and conversion show their own progress on stderr.
+
+    What is to `draft` may be a draft head, which is left as it is.
 
     Leaves this process where that program has said why it cannot.
     """
     command = [sys.executable, "-m", "workers.prepare", model]
     command += [] if revision is None else ["--revision", revision]
+    command += ["--draft"] if draft else []
     environment = parent_variable()  # a download ends with whoever wanted it
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
     if done.returncode == _TOLD:
@@ -36,10 +40,25 @@ def prepare_model(model: str, revision: str | None = None) -> Path:
 
 
 def with_prepared_draft_model(options: EngineOptions) -> EngineOptions:
-    """The same options with the draft model, if there is one, as a prepared folder."""
-    if options.drafter.model is None:
+    """The same options with the draft model, if there is one, as a prepared folder; a draft head says what it is.
+
+    Raises `ConfigError` where a head cannot be used, or is another than the drafter asks for.
+    """
+    drafter = options.drafter
+    if drafter.model is None:
         return options
-    return replace(options, drafter=replace(options.drafter, model=str(prepare_model(options.drafter.model))))
+    folder = Path(drafter.model).expanduser().absolute()
+    head = recognise_head(folder)
+    if head is None:
+        folder = prepare_model(drafter.model, draft=True)
+        head = recognise_head(folder)
+    if head is not None and drafter.name not in ("auto", head.kind):
+        raise ConfigError(
+            f"--draft-model {folder} is a draft head of the kind {head.kind}, and not for --drafter {drafter.name}; "
+            f"leave --drafter out"
+        )
+    name = drafter.name if head is None else head.kind
+    return replace(options, drafter=replace(drafter, name=name, model=str(folder)))
 
 
 def read_model(options: ProcessOptions) -> ModelSize:

@@ -45,6 +45,13 @@ METHODS = {
     "model": Method("model"),
     "dtv-ngram": Method("ngram", rounds=True),
     "dtv-model": Method("model", rounds=True),
+    # Draft heads: a round of drafts in one frame, as they are published; and a frame in every stage, which is ours.
+    "dtv-eagle3": Method("eagle3", rounds=True),
+    "dtv-peagle": Method("peagle", rounds=True),
+    "dtv-mtp": Method("mtp", rounds=True),
+    "eagle3": Method("eagle3"),
+    "peagle": Method("peagle"),
+    "mtp": Method("mtp"),
     "scripted": Method("scripted"),  # rehearsal
     "dtv-scripted": Method("scripted", rounds=True),
     SINGLE: Method("none", one_device=True),
@@ -138,6 +145,10 @@ def check(settings: BenchSettings, methods: tuple[str, ...]) -> None:
     with_model = [m for m in methods if m in USES_MODEL and METHODS[m].drafter not in settings.checkpoints]
     if bool(with_model) != (drafter.model is not None):
         raise ConfigError(f"--methods {' or '.join(USES_MODEL)} and --draft-model PATH belong together")
+    if len(drafting := {str(METHODS[method].drafter) for method in with_model}) > 1:
+        raise ConfigError(
+            f"--draft-model PATH is for one of {', '.join(sorted(drafting))}; give a --checkpoint for others"
+        )
 
 
 def serve_arguments(contender: Contender, settings: BenchSettings, checkpoint: str | None) -> list[str]:

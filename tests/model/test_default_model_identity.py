@@ -1,8 +1,9 @@
 """SmolLM2 through the pipeline: the tokens of Hugging Face `generate`, and the same logits with every drafter."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -12,7 +13,9 @@ from speculation.drafters.combined import CombinedDrafter
 from speculation.drafters.load_pdm import load
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.pdm import PdmDrafter
+from speculation.heads.config import HeadConfig
 from tests.harness import LocalEngine, inproc_endpoints, local_engine
+from tests.model.heads.made import drafters_of, random_head
 from tests.model.identity import RecordingSampler, drafters, generate, one_thread, recorded_logits
 from workers.decisions.split import balance
 from workers.shared.config import DrafterConfig, EngineConfig
@@ -59,13 +62,33 @@ def module_drafter(model: Path, split: tuple[int, ...]) -> Callable[[int], PdmDr
 
 @pytest.fixture(scope="module")
 def modules(engine: LocalEngine, default_model: Path) -> dict[str, Maker]:
-    """The module alone, and combined with n-grams."""
+    """The module alone, and combined with n-grams; and draft heads."""
     pdm = module_drafter(default_model, engine.split)
 
     def combined(slot: int) -> Drafter:
         return CombinedDrafter(pdm(slot), NgramDrafter(6, 1), module_delays_stages=True)
 
-    return {"pdm": pdm, "pdm+ngram": combined}
+    return {"pdm": pdm, "pdm+ngram": combined, **head_drafters(engine.split)}
+
+
+def head_drafters(split: Sequence[int]) -> dict[str, Maker]:
+    """Draft heads with random weights: most of what they draft is wrong."""
+    config = HeadConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        attention_heads=4,
+        kv_heads=2,
+        head_dim=16,
+        layers=1,
+        vocab_size=49152,
+        draft_vocab_size=2000,
+        features=(2, 15, 27),
+        target_hidden_size=576,
+        own_embedding=True,
+    )
+    parallel = msgspec.structs.replace(config, layers=2, mask_token_id=0)
+    heads = {"eagle3": config, "peagle": parallel}
+    return {name: drafters_of(random_head(head), split, CONTEXT, len(split)) for name, head in heads.items()}
 
 
 @pytest.mark.parametrize("length", LENGTHS)

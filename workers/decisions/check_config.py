@@ -122,7 +122,7 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
         needing = names_of(lambda row: row.needs_model)
         yield (
             f"--drafter {needing} and --draft-model MODEL belong together: a small model with the vocabulary of the "
-            f"target"
+            f"target, or a draft head made for it"
         )
     if row.needs_module and drafter.module is None:
         yield f"--drafter {drafter.name} needs --draft-module PATH: no module comes with Echelon for this model"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.prepare.prepare import DEFAULT, prepare
+from workers.prepare.prepare import DEFAULT, prepare, prepare_drafting
 from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import die_with_parent
 
@@ -30,13 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workers.prepare", description="Makes a model ready to serve.")
     parser.add_argument("model", nargs="?", default=DEFAULT, help="default, tiny, ORG/NAME, a folder or a .gguf file")
     parser.add_argument("--revision", help="a branch, tag or commit of a model on the hub")
+    parser.add_argument("--draft", action="store_true", help="it is to draft, and may be a draft head")
     parser.add_argument("--link", type=Path, help="make this path a symbolic link to the folder")
     options = parser.parse_args(arguments)
     # Our own progress, and other libraries' progress bars, but not their chatter about requests and kernels.
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
     logging.getLogger("workers").setLevel(logging.INFO)
     try:
-        folder = prepare(options.model, options.revision)
+        folder = prepare_drafting(options.model) if options.draft else prepare(options.model, options.revision)
         if options.link is not None:
             link(options.link, folder)
     except ConfigError as error:

@@ -13,22 +13,28 @@ from huggingface_hub.errors import (
 
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported, text_config
+from workers.shared.model_files.draft_heads import no_model, recognise
 from workers.shared.model_files.json_file import read_json
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja"]
 # Subfolders hold other formats, and "consolidated" files the same weights under the names of another library.
 _UNWANTED = ["*/*.json", "*/*.safetensors", "consolidated*"]
+_OF_HEADS = ["config.json", "model.safetensors", "pytorch_model.bin"]
 
 
-def fetch(name: str, revision: str | None = None) -> Path:
+def fetch(name: str, revision: str | None = None, *, heads: bool = False) -> Path:
     """The local snapshot of ORG/NAME in the hub's own cache, completed where needed.
 
-    It is the newest revision unless one is given.
+    It is the newest revision unless one is given. With `heads` it may be a draft head.
     HF_HUB_OFFLINE=1 uses what is there. Raises `ConfigError`, before any weights are fetched where the architecture
     is not supported.
     """
     try:
         said = read_json(Path(hf_hub_download(name, "config.json", revision=revision)))
+        if recognise(said, name) is not None:
+            if not heads:
+                raise ConfigError(no_model(name))
+            return Path(snapshot_download(name, revision=revision, allow_patterns=_OF_HEADS))
         check_supported(text_config(said))
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except RevisionNotFoundError as error:

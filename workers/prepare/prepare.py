@@ -10,6 +10,7 @@ from pathlib import Path
 from workers.prepare.prepared_folders import cached
 from workers.prepare.text_tower import explicit_folder
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.draft_heads import no_model, recognise_head
 from workers.shared.model_files.expected import KNOWN, check_extents, check_tensors
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.tensor_sizes import tensor_files
@@ -52,8 +53,23 @@ def prepare(model: str, revision: str | None = None) -> Path:
     )
 
 
+def prepare_drafting(model: str) -> Path:
+    """The folder of what drafts: that of a draft head as it is, or of a model as `prepare` makes it."""
+    path = Path(model).expanduser()
+    if path.is_dir() and recognise_head(path) is not None:
+        return path.absolute()
+    if not path.exists() and _HUB_NAME.fullmatch(model):
+        from workers.prepare.hub_model import fetch
+
+        folder = fetch(model, heads=True)
+        return folder if recognise_head(folder) is not None else check_folder(folder)
+    return prepare(model)
+
+
 def check_folder(folder: Path) -> Path:
     """`folder`, or a prepared one that says more; raises `ConfigError` where a file is missing or cannot be served."""
+    if recognise_head(folder) is not None:
+        raise ConfigError(no_model(str(folder)))
     folder = explicit_folder(folder)
     if not (folder / "tokenizer.json").exists():
         raise ConfigError(f"{folder}: no tokenizer.json in this folder; convert the tokenizer to that format first")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "exit", "scripted"]
-Reads = Literal["nothing", "text", "states in flight", "newest state"]
+DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "exit", "eagle3", "peagle", "mtp", "scripted"]
+Reads = Literal["nothing", "text", "states in flight", "newest state", "verified states"]
 
 
 class DrafterRow(NamedTuple):
@@ -16,19 +16,24 @@ class DrafterRow(NamedTuple):
 
     loader: str  # "module:function" of a `speculation.drafters.base.Loader`, imported only where the drafter runs
     reads: Reads = "text"  # what its drafts are made from; "states in flight": hidden states of unfinished frames;
-    # "newest state": also that of the newest one, behind stage 0
+    # "newest state": also that of the newest one, behind stage 0; "verified states": of finished frames alone
     needs_module: bool = False  # --draft-module
     ships: bool = False  # whether one may come with Echelon
-    needs_model: bool = False  # --draft-model
+    needs_model: bool = False  # --draft-model: a model, or a draft head where it reads hidden states
     needs_script: bool = False  # --script or --scripted-acceptance
     prior: float = 0.0  # share of tokens for which its draft is right, as far as is known before any is made
     silence: float = 0.0  # share of tokens for which it has no draft, likewise
     beside: "tuple[DrafterName, ...]" = ()  # drafters that it is made of: the controller may choose them, too
 
     @property
+    def reads_verified(self) -> bool:
+        """Whether it reads hidden states of verified tokens alone: a draft head."""
+        return self.reads == "verified states"
+
+    @property
     def works_in_rounds(self) -> bool:
         """Whether it can draft for draft-then-verify, where no frame is in flight while drafts are made."""
-        return not self.listens
+        return not self.listens or self.reads_verified
 
     @property
     def listens(self) -> bool:
@@ -65,6 +70,14 @@ DRAFTERS: Mapping[DrafterName, DrafterRow] = MappingProxyType(
         ),
         # Of a head of one layer, as others have measured it (docs/methods.md).
         "exit": DrafterRow("speculation.drafters.exit:load", "newest state", needs_module=True, prior=0.45),
+        # Of published heads, the first draft of a round is right for 0.6 to 0.8 of tokens, and later ones less often.
+        "eagle3": DrafterRow(
+            "speculation.drafters.heads.load:load_eagle3", "verified states", needs_model=True, prior=0.6
+        ),
+        "peagle": DrafterRow(
+            "speculation.drafters.heads.load:load_peagle", "verified states", needs_model=True, prior=0.5
+        ),
+        "mtp": DrafterRow("speculation.drafters.heads.load:load_mtp", "verified states", prior=0.6),
         "scripted": DrafterRow("speculation.drafters.scripted:load", "nothing", needs_script=True, prior=0.7),
     }
 )

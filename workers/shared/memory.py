@@ -10,7 +10,9 @@ import psutil
 import pynvml
 
 from workers.shared.config import EngineConfig
+from workers.shared.drafters import DRAFTERS
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.draft_heads import head_size, own_head_size
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.layers import has_states, kv_bytes_per_position, state_bytes
@@ -49,8 +51,10 @@ def needs_of(config: EngineConfig) -> list[Need]:
     """What each stage needs, and the drafter; raises `ConfigError` for a model folder that cannot be read."""
     endpoints = config.endpoints
     needs = [] if config.hollow_stages else [stage_need(config, stage) for stage in range(config.stages)]
-    drafter = config.drafter
-    if drafter.draft_model is not None:
+    drafter, row = config.drafter, DRAFTERS[config.drafter.name]
+    if row.reads_verified:
+        needs.append(head_need(config))
+    elif drafter.draft_model is not None:
         folder = Path(drafter.draft_model)
         layers = int(read_json(folder / "config.json")["num_hidden_layers"])
         weights, kv = model_bytes(folder, range(layers), config, drafter.device, first=True, last=True)
@@ -60,6 +64,18 @@ def needs_of(config: EngineConfig) -> list[Need]:
         weights, kv = module_bytes(Path(drafter.module), config)
         needs.append(Need("draft module", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
     return needs
+
+
+def head_need(config: EngineConfig) -> Need:
+    """What a draft head needs, one of its own folder or the target's own; raises `ConfigError` where there is none.
+
+    A slot keeps the head's keys and values, and the hidden states that were tapped.
+    """
+    drafter, target = config.drafter, Path(config.model)
+    size = own_head_size(target) if drafter.draft_model is None else head_size(Path(drafter.draft_model), target)
+    item, host = _ITEM_BYTES[config.dtype], host_of(config.endpoints.bus)
+    weights, kv = size.weights * item, size.per_position * item
+    return Need("draft head", drafter.device, weights, kv, config.max_num_seqs, 0, host)
 
 
 class _Module(msgspec.Struct):

@@ -154,7 +154,7 @@ def test_a_draft_is_the_one_of_a_pass_over_the_whole_text(
         # Anchors of rejected drafts have been overwritten: only what became the text can be computed again.
         if list(tokens) == text[: len(tokens)] and newest < used._filled(len(split)):
             fresh = DraftRuntime(module, split, CAPACITY)
-            logits = fresh.draft(fresh.plan(origin, newest), used._buffer[: newest + 1])
+            logits = fresh.draft(fresh.plan(origin, newest), used._taps.states[: newest + 1])
             assert draft.token == int(logits.argmax()), (origin, newest)
             checked += 1
     assert checked > NEW / 3
@@ -184,7 +184,7 @@ def test_frames_of_several_tokens_are_filled_and_their_drafts_do_not_depend_on_t
         newest = len(tokens) - 1
         if list(tokens) == text[: len(tokens)] and newest < used._filled(len(split)):
             fresh = DraftRuntime(module, split, CAPACITY, width)
-            logits = fresh.draft(fresh.plan(origin, newest), used._buffer[: newest + 1])
+            logits = fresh.draft(fresh.plan(origin, newest), used._taps.states[: newest + 1])
             assert draft.token == int(logits.argmax()), (origin, newest)
             checked += 1
     assert checked > NEW / 3

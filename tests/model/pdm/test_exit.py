@@ -112,7 +112,7 @@ def test_a_draft_waits_for_its_tap_and_is_that_of_a_pass_over_the_whole_text(
     for tokens, draft in used.drafts.items():
         if list(tokens) == text[: len(tokens)] and len(tokens) <= used._filled(1):
             fresh = DraftRuntime(head, engine.split, CAPACITY)
-            logits = fresh.draft(fresh.plan(len(PROMPT), len(tokens) - 1), used._buffer[: len(tokens)])
+            logits = fresh.draft(fresh.plan(len(PROMPT), len(tokens) - 1), used._taps.states[: len(tokens)])
             assert draft.token == int(logits.argmax()), len(tokens)
             checked += 1
     assert checked > NEW / 3

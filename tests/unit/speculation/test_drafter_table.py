@@ -30,5 +30,5 @@ def test_draft_then_verify_takes_the_drafters_that_need_nothing_in_flight(name: 
     if row.works_in_rounds:
         check_config(config)
     else:
-        with pytest.raises(ConfigError, match="use ngram or model, or leave"):
+        with pytest.raises(ConfigError, match="use ngram or model or eagle3 or peagle or mtp, or leave"):
             check_config(config)

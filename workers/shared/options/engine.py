@@ -39,6 +39,15 @@ class DrafterFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = 1
     ngram_max: Annotated[AtLeastOne, about(SPECULATION, "Longest n-gram looked up")] = 6
     ngram_min: Annotated[AtLeastOne, about(SPECULATION, "Shortest n-gram looked up")] = 1
+    head_reading: Annotated[
+        Literal["tried", "declared"],
+        about(
+            SPECULATION,
+            "What a draft head's files leave open (which layers are meant, where norms are): tried: all of it once, on "
+            "text that comes with Echelon, through the target's layers; declared: what is usual where it comes from",
+            name="draft_head_reading",
+        ),
+    ] = "tried"
     script: Annotated[str | None, about(REHEARSAL, "Recorded runs for --drafter scripted (JSON)", metavar="FILE")] = (
         None
     )
@@ -66,9 +75,10 @@ class DrafterOptions(DrafterFields, frozen=True, forbid_unknown_fields=True, kw_
             SPECULATION,
             "pdm: a draft module reads the stages' hidden states; ngram: look the last tokens up in prompt and answer; "
             "pdm+ngram: whichever has lately been better; exit: a head behind stage 0 reads what that has computed; "
-            "model: a small model of the same family guesses, no training needed; none: plain pipeline; scripted: "
-            "replay; auto: model where --draft-model is given, pdm+ngram where a module is given or comes with "
-            "Echelon, else ngram",
+            "model: a small model of the same family guesses, no training needed; eagle3, peagle: a draft head made "
+            "for MODEL, by --draft-model; mtp: the head in MODEL's own checkpoint; none: plain pipeline, nothing of "
+            "a drafter in memory; scripted: replay; auto: what --draft-model is, pdm+ngram where a module is given or "
+            "comes with Echelon, else ngram",
             name="drafter",
         ),
     ] = "auto"
@@ -87,7 +97,8 @@ class DrafterOptions(DrafterFields, frozen=True, forbid_unknown_fields=True, kw_
         about(
             SPECULATION,
             "Small model with the vocabulary of MODEL, given as MODEL is, for --drafter model; it runs whole on "
-            "--draft-device, and pays where it is faster than one stage",
+            "--draft-device, and pays where it is faster than one stage. Or a draft head for MODEL (EAGLE-3, P-EAGLE), "
+            "which tells by itself what it is",
             name="draft_model",
             metavar="MODEL",
         ),
@@ -100,6 +111,15 @@ class DrafterOptions(DrafterFields, frozen=True, forbid_unknown_fields=True, kw_
             name="draft_device",
         ),
     ] = "auto"
+    speculative_config: Annotated[
+        str | None,
+        about(
+            SPECULATION,
+            "The same in the words of vLLM: JSON, or key=value with commas between. method, model, "
+            "num_speculative_tokens, prompt_lookup_max and _min, parallel_drafting",
+            metavar="JSON",
+        ),
+    ] = None
 
 
 class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -4,8 +4,9 @@ import argparse
 import difflib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, NoReturn
 
 import msgspec
@@ -24,13 +25,18 @@ class Program(Generic[S]):
     name: str  # as it is called: `echelon serve`
     text: str
     options: type[S]
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # flags of other programs, and what to use here
 
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
+    elsewhere: Mapping[str, str] = MappingProxyType({})
+
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        words = [word.partition("=")[0] for word in message.split()]
+        known = [f"{word} is here {self.elsewhere[word]}" for word in words if word in self.elsewhere]
+        self.exit(2, f"{'; '.join([f'{self.prog}: {message}', *known])}; see {self.prog} --help\n")
 
 
 def read(program: Program[S], arguments: Sequence[str], environment: Mapping[str, str]) -> S:
@@ -108,6 +114,7 @@ def _parser(program: Program[S], options: Sequence[Option]) -> argparse.Argument
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
+    parser.elsewhere = program.elsewhere
     parser.add_argument(CONFIG, metavar="FILE", help="TOML or JSON file of options: max_model_len = 4096")
     groups: dict[str, Any] = {}
     for option in options:

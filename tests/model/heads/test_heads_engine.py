@@ -1,0 +1,184 @@
+"""Draft heads inside a running engine: they change no token, and draft what a pass over the whole text drafts."""
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from speculation.decisions.taps import columns_of_stages
+from speculation.drafters.base import PENDING, Answer, Draft, Drafter, DrafterWrapper, Maker
+from speculation.drafters.heads.chain import ChainDrafter
+from speculation.drafters.heads.parallel import ParallelDrafter
+from speculation.drafters.none import NoDrafter
+from speculation.heads.checkpoint import load_head
+from speculation.heads.config import HeadConfig
+from speculation.heads.network import EagleHead
+from speculation.heads.runtime import HeadRuntime
+from speculation.taps import TapBuffer
+from tests.harness import LocalEngine, local_engine
+from tests.model.heads.made import EAGLE3, PEAGLE, random_head, write_speculators
+from tests.model.heads.reference import Reference
+from tests.model.identity import one_thread
+from tests.model.test_pipeline import EVERYTHING
+from workers.model.reference import load_reference
+from workers.prepare.tiny_model import HIDDEN, VOCABULARY
+from workers.shared.messages import Sampling
+
+CONTEXT = 512
+NEW = 24
+SLOTS = 2
+GREEDY = Sampling(seed=0, temperature=0)
+# Layers a stage, drafts a round (0: frames in every stage), tokens a frame.
+PIPELINES = [((16,), 4, 1), ((9, 7), 3, 1), ((6, 5, 5), 0, 1), ((4, 12, 0), 0, 3)]
+KINDS: dict[str, HeadConfig] = {"eagle3": EAGLE3, "peagle": PEAGLE}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def head(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> EagleHead:
+    folder = write_speculators(random_head(KINDS[request.param]), tmp_path_factory.mktemp("head"))
+    return load_head(folder, tiny_model, request.param).network
+
+
+@pytest.fixture(scope="module", params=PIPELINES, ids=str)
+def engine(request: pytest.FixtureRequest, tiny_model: Path, head: EagleHead) -> Iterator[LocalEngine]:
+    split, drafts, width = request.param
+    settings: dict[str, Any] = {"max_model_len": CONTEXT, "prefill_chunk": 64, "max_num_seqs": SLOTS}
+    with local_engine(tiny_model, split, head.anchors, drafts=drafts, tokens_per_frame=width, **settings) as running:
+        yield running
+
+
+class Recorded:
+    """What drafters of all slots have drafted, by text and the number of tokens that were verified."""
+
+    drafts: ClassVar[dict[tuple[int, tuple[int, ...]], Draft]] = {}
+
+
+class RecordedChain(ChainDrafter):
+    def draft(self, tokens: Sequence[int]) -> Answer:
+        return recorded(self, tokens, super().draft(tokens))
+
+
+class RecordedParallel(ParallelDrafter):
+    def draft(self, tokens: Sequence[int]) -> Answer:
+        return recorded(self, tokens, super().draft(tokens))
+
+
+def recorded(drafter: ChainDrafter | ParallelDrafter, tokens: Sequence[int], answer: Answer) -> Answer:
+    if isinstance(answer, Draft):
+        Recorded.drafts[len(drafter._final), tuple(tokens)] = answer
+    return answer
+
+
+class OftenRight(DrafterWrapper):
+    """Lets the drafter do its work, and is right two times in three."""
+
+    def __init__(self, inner: Drafter, text: Sequence[int]) -> None:
+        super().__init__(inner)
+        self._text = text
+
+    def draft(self, tokens: Sequence[int]) -> Answer:
+        answer, place = super().draft(tokens), len(tokens)
+        if answer is PENDING or place % 3 == 0 or place >= len(self._text):
+            return answer
+        return Draft((self._text[place],))
+
+
+def makers(engine: LocalEngine, head: EagleHead, text: Sequence[int]) -> dict[str, Maker]:
+    """The head alone, and one that is right more often than random weights are."""
+    shape = (CONTEXT, len(head.anchors), HIDDEN)
+    rounds = engine.config.drafter.num_speculative_tokens
+
+    def alone(slot: int) -> Drafter:
+        columns = columns_of_stages(head.anchors, engine.split)
+        taps, runtime = TapBuffer(columns, shape, torch.float32, "cpu"), HeadRuntime(head, CONTEXT + 40)
+        if head.config.parallel:
+            return RecordedParallel(runtime, taps, VOCABULARY, head, 1 if rounds else len(engine.split))
+        return RecordedChain(runtime, taps, VOCABULARY)
+
+    return {"alone": alone, "often right": lambda slot: OftenRight(alone(slot), text)}
+
+
+def text(length: int) -> list[int]:
+    return [random.Random(place).randrange(30, 500) for place in range(length)]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(seed=5), EVERYTHING], ids=["greedy", "seeded", "everything"])
+@pytest.mark.parametrize("length", [1, 130])
+def test_tokens_are_those_of_plain_decoding(
+    engine: LocalEngine, head: EagleHead, sampling: Sampling, length: int
+) -> None:
+    prompt = text(length)
+    engine.drafting.use(NoDrafter())
+    plain = engine.client.generate(prompt, NEW, sampling).tokens
+    for name, make in makers(engine, head, [*prompt, *plain]).items():
+        engine.drafting.use(make)
+        for _ in range(2):  # the second time, a slot holds some of the prompt
+            result = engine.client.generate(prompt, NEW, sampling)
+            assert result.tokens == plain, name
+            counts = result.counts
+            assert counts is not None
+            assert counts.drafted == counts.accepted + counts.rejected + counts.discarded
+            assert counts.accepted + counts.rejected > 0
+            assert name == "alone" or counts.accepted > 0
+
+
+@torch.no_grad()
+def test_a_draft_is_that_of_a_pass_over_the_whole_text(engine: LocalEngine, head: EagleHead, tiny_model: Path) -> None:
+    prompt = text(40)
+    engine.drafting.use(NoDrafter())
+    whole = [*prompt, *engine.client.generate(prompt, NEW, GREEDY).tokens]
+    said = load_reference(tiny_model, torch.float32)(torch.tensor([whole]), output_hidden_states=True)
+    states = torch.stack([said.hidden_states[index][0] for index in head.config.features], dim=1)
+    reference = Reference(head.config, dict(head.state_dict()), head.draft_to_target.tolist())
+    make = makers(engine, head, whole)["often right"]
+    engine.drafting.use(make)
+    Recorded.drafts.clear()
+    assert engine.client.generate(prompt, NEW, GREEDY).tokens == whole[len(prompt) :]
+    engine.client.status()
+    found = list(Recorded.drafts.items())
+    assert len(found) > NEW / 2
+    for (verified, tokens), draft in found[::3]:
+        final, drafts = list(tokens[:verified]), tokens[verified:]
+        assert final == whole[:verified]
+        if head.config.parallel:
+            logits = reference.parallel(final, states[: verified - 1], len(drafts))
+        else:
+            logits = reference.chain(final, states[: verified - 1], drafts)
+        assert draft.token == reference.draft_ids[int(logits.argmax())], (verified, len(tokens))
+
+
+def test_aborts_and_requests_side_by_side_leave_nothing_behind(engine: LocalEngine, head: EagleHead) -> None:
+    engine.drafting.use(NoDrafter())
+    client, prompt, other = engine.client, text(70), text(90)[::-1]
+    plain = client.generate(prompt, 12).tokens
+    plain_other = client.generate(other, 12).tokens
+    engine.drafting.use(makers(engine, head, [*prompt, *plain])["often right"])
+    for after in (0, 1, 3, 7):
+        identifier = client.send(prompt[::-1], 100)
+        if after == 0:
+            client.abort(identifier)
+        assert client.result(identifier, abort_after=after).finish == "abort"
+        both = [client.send(prompt, 12), client.send(other, 12)]
+        results = client.results(dict.fromkeys(both))
+        assert [results[one].tokens for one in both] == [plain, plain_other], after
+
+
+def test_a_request_goes_on_where_an_earlier_engine_left_it(engine: LocalEngine, head: EagleHead) -> None:
+    prompt = text(30)
+    engine.drafting.use(NoDrafter())
+    plain = engine.client.generate(prompt, NEW).tokens
+    engine.drafting.use(makers(engine, head, [*prompt, *plain])["often right"])
+    identifier = engine.client.send(prompt, NEW, generated=plain[:9])
+    result = engine.client.result(identifier)
+    assert result.tokens == plain[9:]
+    assert result.counts is not None
+    assert result.counts.accepted > 0
