@@ -260,7 +260,7 @@ class Engine:
         claims = self._claims()
         while (slot := self._credits.grant(claims)) is not None:
             stream = self._streams[slot]
-            frame = stream.schedule.cut()
+            frame = stream.cut()
             messages.append(frame)
             self._trace.entered(frame, stream)
             claims[slot] = stream.claim()

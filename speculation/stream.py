@@ -14,6 +14,7 @@ from speculation.decisions.schedule import Schedule, Step
 from speculation.decisions.widths import WidthCosts, WidthOfFrames
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig
+from workers.shared.frames import Frame
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
 from workers.shared.model_files.layers import snapshots_of
 
@@ -194,6 +195,13 @@ class Stream:
             return self._acceptance.worth(node.confidence for node in schedule.likeliest(position))
         before = schedule.likeliest(position - 1) if position > schedule.verified else []
         return self._acceptance.worth([*(node.confidence for node in before), None])
+
+    def cut(self) -> Frame:
+        """The frame that is on offer, which is announced now."""
+        frame = self.schedule.cut()
+        if self.schedule.policy.breadth > 1:
+            self.drafter.sent(frame.index, self.schedule.sent)
+        return frame
 
     def refill(self) -> None:
         """Drafts that wait, and of which some have turned out wrong, get others for company: candidates of then."""

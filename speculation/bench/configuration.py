@@ -171,7 +171,7 @@ def serve_arguments(contender: Contender, settings: BenchSettings, checkpoint: s
         stages=contender.stages,
         delta=0 if how.rounds else asked.delta,
         tokens_per_frame=_width(how, asked),
-        tree_width=1 if how.drafter == NONE or method in USES_MODULE else asked.tree_width,
+        tree_width=asked.tree_width if how.drafter not in (None, NONE) and DRAFTERS[how.drafter].branches else 1,
         device=_device(contender, asked),
         drafter=drafter,
     )

@@ -65,6 +65,7 @@ class Schedule:
     in_flight: deque[Frame] = field(default_factory=deque)
     counts: SpeculationCounts = field(default_factory=SpeculationCounts)
     running: bool = False
+    sent: Sequence[Node] = ()  # the rows of the frame that was cut last, but of prompts
     width: int = field(init=False)  # tokens of the frames to come, at most the policy's
     reused: int = 0  # positions of the prompt that an earlier request had computed already
     _canonical: int = 0
@@ -246,9 +247,10 @@ class Schedule:
         index, tree = next(self.numbers), self._tree
         root = tree.root
         if root is None or end <= root.position:
-            tokens = tuple(self.tokens[start:end])
+            self.sent, tokens = [], tuple(self.tokens[start:end])
             return Frame(index, self.sequence, self.epoch, start, tokens, end >= self._given)
         nodes, moves = tree.take(start, end)
+        self.sent = nodes
         tokens = tuple(node.token for node in nodes)
         self.counts.sent += sum(node is not root for node in nodes)
         base = min(start, self.verified)

@@ -98,8 +98,8 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
             "--exact: frames of several tokens round otherwise than plain decoding; leave out --tokens-per-frame, "
             "--tree-width and --num-speculative-tokens"
         )
-    if config.tree_width > 1 and row.listens:
-        others = names_of(lambda row: row.reads == "text")
+    if config.tree_width > 1 and not row.branches:
+        others = names_of(lambda row: row.has_opinion and row.branches)
         yield (
             f"--tree-width {config.tree_width}: --drafter {drafter.name} drafts behind one draft a position; use "
             f"{others}, or leave --tree-width out"

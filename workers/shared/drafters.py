@@ -46,6 +46,11 @@ class DrafterRow(NamedTuple):
         return self.reads != "newest state"
 
     @property
+    def branches(self) -> bool:
+        """Whether it can draft behind several drafts of one position."""
+        return not self.listens or self.reads == "states in flight"
+
+    @property
     def has_opinion(self) -> bool:
         """Whether it drafts what it finds in the request, and not silence or what it was told: grammars may help it."""
         return self.reads != "nothing"

@@ -117,10 +117,7 @@ class Compiled(msgspec.Struct, frozen=True, array_like=True, tag="compiled"):
 
 
 class Tap(msgspec.Struct, frozen=True, array_like=True, tag="tap"):
-    """Hidden states of one computed frame, for the draft module. Taps of one stage come in frame order.
-
-    The last stage's go with its samples.
-    """
+    """Hidden states of one computed frame. Taps of one stage come in frame order; the last stage's, with its samples."""
 
     stage: Natural
     sequence: Natural
@@ -128,6 +125,7 @@ class Tap(msgspec.Struct, frozen=True, array_like=True, tag="tap"):
     position: Natural  # of the frame's first token
     dtype: str  # a torch dtype's name
     data: bytes  # [tokens, anchors that this stage owns, hidden]
+    frame: Natural = 0  # its announcement number
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
