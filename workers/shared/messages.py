@@ -117,7 +117,7 @@ class Compiled(msgspec.Struct, frozen=True, array_like=True, tag="compiled"):
 
 
 class Tap(msgspec.Struct, frozen=True, array_like=True, tag="tap"):
-    """Hidden states of one computed frame. Taps of one stage come in frame order; the last stage's, with its samples."""
+    """Hidden states of one computed frame, in frame order of a stage; the last stage's go with its samples."""
 
     stage: Natural
     sequence: Natural
