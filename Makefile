@@ -38,9 +38,12 @@ serve: $(INSTALLED)
 # thread each, since two that share the cores wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# A plugin that only the end-to-end tests use takes a second in each process.
+UNIT := $(PYTEST) tests/unit -p no:schemathesis
+
 # Coverage is of the unit tests alone: counting lines would slow down what computes.
 test: lint types contracts
-	$(PYTEST) tests/unit --cov --cov-report term:skip-covered
+	$(UNIT) --cov --cov-report term:skip-covered
 	$(PYTEST) --ignore tests/unit --durations 15
 
 lint: $(INSTALLED)
@@ -58,7 +61,7 @@ contracts: $(INSTALLED)
 	$(BIN)/lint-imports
 
 unit: $(INSTALLED)
-	$(PYTEST) tests/unit
+	$(UNIT)
 
 compose-check: $(INSTALLED)
 	@$(BIN)/python -m tests.e2e.compose_check
@@ -66,7 +69,7 @@ compose-check: $(INSTALLED)
 FAULTS ?= 40
 
 chaos: $(INSTALLED)
-	ECHELON_CHAOS=$(FAULTS) $(BIN)/pytest -s tests/e2e/test_chaos.py
+	ECHELON_CHAOS=$(FAULTS) $(BIN)/pytest -s tests/e2e/test_chaos.py tests/e2e/test_soak.py
 
 gpu-check: $(INSTALLED)
 	$(BIN)/python -m tests.gpu.check

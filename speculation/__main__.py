@@ -1,6 +1,7 @@
 """`python -m speculation --config FILE`: rank 0 of an engine."""
 
 import argparse
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def main() -> int:
     try:
         configure("rank 0")
         be_punctual()
+        gc.disable()  # until it has settled
         config = load_config(arguments.config)
         check_config(config)
         serve(config)
@@ -49,19 +51,20 @@ def serve(config: EngineConfig) -> None:
     offered = choices(config.drafter)
     width = 1 if config.chooses_width else policy.width  # at first
     controller = Controller(config.stages, offered, load_measured(config), width=width)
-    drafters = build_drafters(config, vocab_size, offered)
     context = GroupContext(config.endpoints.token)
+    # Before anything is loaded, which may take minutes: stages wait for somebody to listen, and not for long.
     channels = Channels(context, config.endpoints, config.stall_timeout)
-    engine = Engine(config, vocab_size, policy, drafters, channels, controller)
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, lambda *_: engine.stop())
     threads = []
-    if config.transport == "inprocess":
-        from workers.stage.launch import start_threads  # imports torch: only where stages run in this process
-
-        threads = start_threads(config, context)
-    settle()
     try:
+        drafters = build_drafters(config, vocab_size, offered)
+        engine = Engine(config, vocab_size, policy, drafters, channels, controller)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signal_number, lambda *_: engine.stop())
+        if config.transport == "inprocess":
+            from workers.stage.launch import start_threads  # imports torch: only where stages run in this process
+
+            threads = start_threads(config, context)
+        settle()
         engine.run()
     finally:
         channels.close()

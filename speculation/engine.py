@@ -16,7 +16,7 @@ from speculation.decisions.turns import Turns
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.group import StageGroup
-from speculation.info import engine_info
+from speculation.info import engine_info, kv_use
 from speculation.kept_calibrations import forget_measured, save_measured, say_expected
 from speculation.live import LiveTrace
 from speculation.queue import RequestQueue
@@ -34,7 +34,6 @@ from workers.shared.messages import (
     FromEngine,
     FromStage,
     KeepAlive,
-    KvUse,
     Observe,
     Open,
     Pong,
@@ -183,7 +182,7 @@ class Engine:
         elif isinstance(message, Failure):
             self._group.fail(message)
         else:
-            raise OutOfStep(f"stage {message.stage} reported ready a second time")
+            raise OutOfStep(f"stage {message.stage} has started a second time")
 
     def _on_sample(self, sample: Sample) -> None:
         stream = self._streams[sample.sequence]
@@ -311,7 +310,8 @@ class Engine:
 
     def _start_next(self) -> None:
         """Begins as many requests as there are idle slots for."""
-        while not self._calibrating and (idle := [s.slot for s in self._streams if s.request is None]):
+        while not self._calibrating and self._queue.in_line and len(self._running) < len(self._streams):
+            idle = [stream.slot for stream in self._streams if stream.request is None]
             if (request := self._queue.next(len(idle), self._seating.fits, self._seating.held_back)) is None:
                 return
             self._start(request, idle)
@@ -383,13 +383,6 @@ class Engine:
             stages=self._group.timings,
             credits={kind: sum(schedule.count(kind) for schedule in schedules) for kind in FRAME_KINDS},
             dropped=self._channels.dropped,
-            kv=self._kv_use(),
-        )
-
-    def _kv_use(self) -> KvUse:
-        idle = [stream.schedule.kept for stream in self._streams if stream.request is None]
-        return KvUse(
-            total=self._config.kv_positions,
-            running=sum(stream.schedule.announced for stream in self._running),
-            kept=sum(idle),
+            kv=kv_use(self._config.kv_positions, self._streams),
+            calibrating=self._calibrating,
         )

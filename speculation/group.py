@@ -12,6 +12,7 @@ from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import Fingerprint, disagreement
 from workers.shared.messages import Failure, Ping, Pong, Ready, StageTimings
 from workers.shared.processes.logs import tell
+from workers.shared.progress import Loading
 
 _INTERVAL = 1.0  # seconds between two pings, and two looks at who has left, which would cost too much in every turn
 _PINGS = 4  # at least, before a stage is taken for hung
@@ -40,7 +41,7 @@ class StageGroup:
         """Returns once every stage is ready, or when `stopping`. Until then stages may come and go.
 
         Raises `ConfigError` where a stage was started with other files, settings or another program than this rank 0,
-        whose `fingerprint` it is, `PeerLost` where some are still missing after `--ready-timeout`.
+        whose `fingerprint` it is, `PeerLost` where some are missing after `--ready-timeout` and do not go on loading.
         """
         roll = RollCall(self._addresses, self._ready_timeout, time.monotonic())
         missing = roll.missing
@@ -59,6 +60,8 @@ class StageGroup:
                         f"{message.weight_bytes / 2**20:.0f} MiB weights, {message.kv_bytes / 2**20:.0f} MiB KV, "
                         f"ready in {message.seconds:.1f} s"
                     )
+                elif isinstance(message, Loading):
+                    roll.heard(message.stage, message.done, message.total, time.monotonic())
                 elif isinstance(message, Failure):
                     self.fail(message)
 

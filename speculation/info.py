@@ -1,8 +1,11 @@
 """What rank 0 says of the engine it is part of."""
 
+from collections.abc import Iterable
+
+from speculation.stream import Stream
 from workers.shared.config import EngineConfig
 from workers.shared.fingerprint import engine_fingerprint
-from workers.shared.messages import EngineInfo
+from workers.shared.messages import EngineInfo, KvUse
 
 
 def engine_info(config: EngineConfig, vocab_size: int) -> EngineInfo:
@@ -22,3 +25,14 @@ def engine_info(config: EngineConfig, vocab_size: int) -> EngineInfo:
         tree_width=config.tree_width,
         fingerprint=engine_fingerprint(config),
     )
+
+
+def kv_use(positions: int, streams: Iterable[Stream]) -> KvUse:
+    """Of the `positions` that all slots have memory for: those of requests that run, and those that idle slots keep."""
+    running, kept = 0, 0
+    for stream in streams:
+        if stream.request is None:
+            kept += stream.schedule.kept
+        else:
+            running += stream.schedule.announced
+    return KvUse(positions, running, kept)

@@ -20,6 +20,11 @@ class RequestQueue:
         """All of them, those in line first."""
         return [*self._line, *self._gate.waiting]
 
+    @property
+    def in_line(self) -> int:
+        """How many could start if there were slots."""
+        return len(self._line)
+
     def arrived(self, client: bytes, generate: Generate) -> Compile | None:
         """A request is to wait; returns what is to be compiled for it, if anything is."""
         ahead = sum(request.generate.priority <= generate.priority for request in self.waiting())

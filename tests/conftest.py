@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No example fails for being slow: what may take long has a timeout. `--hypothesis-profile thorough` for ten times as
-# many examples where a test does not say how many.
-settings.register_profile("everywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No example fails for being slow: what may take long has a timeout. Where a test does not say how many examples it
+# takes, they are few, and other ones in every run; `--hypothesis-profile thorough` for many.
+settings.register_profile("everywhere", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("everywhere"), max_examples=1000)
 settings.load_profile("everywhere")
 

@@ -61,6 +61,7 @@ class StubEngine:
     pause_after: int | None = None  # tokens of a request after which it waits for an abort
     fail_after: int | None = None  # tokens of a request after which the engine gives it up
     silent: bool = False  # answers nothing at all, like a hung process
+    calibrating: bool = False
     noise: bytes | None = None  # the answer to the next probe
     generates: list[Generate] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
@@ -168,6 +169,7 @@ class StubEngine:
             ),
             controller=CHOICE,
             stages=[timings] * self.info.stages,
+            calibrating=self.calibrating,
         )
 
     @staticmethod

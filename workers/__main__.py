@@ -5,6 +5,7 @@ Started by torchrun or Slurm it takes its number from them; without a configurat
 """
 
 import argparse
+import gc
 import os
 import sys
 from pathlib import Path
@@ -39,6 +40,7 @@ def main() -> int:
             raise ConfigError("--stage is missing, and neither RANK nor SLURM_PROCID is set")
         configure(f"stage {stage}")
         be_punctual()
+        gc.disable()  # until it has settled
         config = load_config(arguments.config)
         if arguments.stage is None and place.world not in (None, config.stages):
             raise ConfigError(f"WORLD_SIZE={place.world}: the configuration has {config.stages} stages; start as many")

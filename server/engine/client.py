@@ -35,6 +35,7 @@ from workers.shared.messages import (
 log = logging.getLogger("echelon.server")
 
 _PROBE_INTERVAL = 1.0  # seconds
+_SOON = 0.1  # of the interval, where somebody may be waiting for the answer to change
 
 
 class EngineUnavailable(EchelonError):
@@ -152,6 +153,13 @@ class EngineClient:
     def info(self) -> EngineInfo:
         """What the engine serves; raises `EngineUnavailable` unless it is healthy."""
         return self.status.info
+
+    @property
+    def ready_info(self) -> EngineInfo:
+        """The same; raises `EngineUnavailable` also while requests would be taken, but would have to wait."""
+        if self.status.calibrating:
+            raise EngineUnavailable("the engine measures what its drafters gain here, which takes seconds")
+        return self.info
 
     @property
     def status(self) -> Status:
@@ -279,7 +287,8 @@ class EngineClient:
                 self._send(Probe(number))
             if self._feed.watched:
                 self._send(Watch())
-            await asyncio.sleep(self._probe_interval)
+            calibrating = self.figures.status is not None and self.figures.status.calibrating
+            await asyncio.sleep(_SOON * self._probe_interval if calibrating else self._probe_interval)
 
     # --- messages --------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from workers.shared.errors import ConfigError
 from workers.shared.fingerprint import engine_fingerprint
 from workers.shared.hosts.tokens import check_token, draw_token
 from workers.shared.options.engine import DEFAULT_STAGES, EngineOptions
-from workers.shared.processes.children import Child, spawn
+from workers.shared.processes.children import Child, Spawn, spawn
 from workers.shared.processes.logs import tell
 
 _GRACE = 5.0  # seconds for this host's own member to leave in
@@ -67,8 +67,8 @@ class JoinedStages:
             self._own = self._join_here()
         return self._lobby.assemble(self._stages, self._seated, engine_fingerprint)
 
-    def start(self, config: EngineConfig, path: Path) -> Sequence[Child]:
-        """See `StageHosts`."""
+    def start(self, config: EngineConfig, path: Path, spawn: Spawn) -> Sequence[Child]:
+        """See `StageHosts`: none is this launcher's own."""
         self._lobby.start()
         return ()
 

@@ -20,10 +20,12 @@ from server.launcher.stage_hosts import LocalStages, StageHosts
 from server.launcher.summary import example, summary
 from server.settings import ServerOptions, check_server, save_settings, settings_for
 from workers.shared.config import EngineConfig, save_config
+from workers.shared.drafters import DRAFTERS
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.memory import check_devices, free_bytes, needs_of, report
-from workers.shared.processes.children import Child, Group, spawn, wait_for_any_exit
+from workers.shared.processes.children import Child, Group, Spawn, spawn, wait_for_any_exit
+from workers.shared.processes.forked import ForkServer
 from workers.shared.processes.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, configure, tell
 
 _PERMANENT = 2  # exit code of a process that a restart would not mend
@@ -34,7 +36,8 @@ _SERVER_GRACE = 5.0
 _LOOK = 0.1  # seconds between two looks at processes that are starting
 _LONGEST_LOOK = 0.5
 _FIRST_WORD = 10.0  # seconds after which a slow start is explained, then after twice as long each time
-_LAST_WORDS = 10.0  # seconds beyond --ready-timeout, within which rank 0 says what is missing
+_IMPORTED_ONCE = ("workers.stage.launch", "speculation.engine")  # for all processes that compute
+_BEYOND = 3  # times --ready-timeout: rank 0 will have given up long before, or knows that a stage goes on loading
 
 
 class StartFailed(EchelonError):
@@ -85,6 +88,7 @@ class Launcher:
         self._run_folder = run_folder
         self._engine = Group()
         self._server = Group()
+        self._fork_server = ForkServer(*_IMPORTED_ONCE)
         self._attempts = 0
         self._budget = RestartBudget(_RESTARTS, _RESTART_WINDOW)
 
@@ -93,8 +97,8 @@ class Launcher:
         try:
             config = self._plan()
             self._check_memory(config)
-            self._start_engine(config)
             self._start_server(config)
+            self._start_engine(config)
             self._await_ready(config)
             self._announce(config)
             while True:
@@ -110,6 +114,7 @@ class Launcher:
             self._server.stop(_SERVER_GRACE)
             self._engine.stop(_ENGINE_GRACE)
             self._stages.close()
+            self._fork_server.close()
 
     def _plan(self) -> EngineConfig:
         """The configuration of the next engine."""
@@ -130,8 +135,11 @@ class Launcher:
     def _start_engine(self, config: EngineConfig) -> None:
         path = self._run_folder / f"engine-{self._attempts}.json"
         save_config(config, path)
-        rank_0 = spawn("speculation rank", "speculation", "--config", str(path), threads=config.drafter.threads)
-        self._engine.children += [rank_0, *self._stages.start(config, path)]
+        computing: Spawn = self._fork_server.spawn if _may_fork(config) else spawn
+        leading = computing if DRAFTERS[config.drafter.name].computes else spawn
+        rank_0 = leading("speculation rank", "speculation", "--config", str(path), threads=config.drafter.threads)
+        self._engine.children.append(rank_0)
+        self._engine.children += self._stages.start(config, path, computing)
 
     def _start_server(self, config: EngineConfig) -> None:
         settings = settings_for(
@@ -153,8 +161,8 @@ class Launcher:
             if (child := self._ended()) is not None:
                 raise StartFailed(child.exit_text, permanent=child.process.returncode == _PERMANENT)
             waited = time.monotonic() - started
-            if waited > config.ready_timeout + _LAST_WORDS:
-                raise StartFailed(f"not ready after --ready-timeout {config.ready_timeout:g} s: {why}")
+            if waited > _BEYOND * config.ready_timeout:
+                raise StartFailed(f"not ready after {_BEYOND} times --ready-timeout {config.ready_timeout:g} s: {why}")
             if waited > word:
                 _say(f"not ready after {waited:.0f} s of --ready-timeout {config.ready_timeout:g}: {why}")
                 word *= 2
@@ -217,6 +225,11 @@ class Launcher:
             _say(line)
         _say("try:")
         print(example(self._name, options), flush=True)
+
+
+def _may_fork(config: EngineConfig) -> bool:
+    """Whether copies of one process work: a CUDA device that somebody has looked at does not survive a fork."""
+    return all(device == "cpu" for device in (*config.devices, config.drafter.device))
 
 
 def _say(text: str) -> None:

@@ -16,6 +16,7 @@ from workers.shared.model_files.facts import read_facts
 from workers.shared.model_files.shipped_modules import shipped_module
 from workers.shared.model_files.tensor_sizes import layer_bytes
 from workers.shared.options.engine import DEFAULT_STAGES, EngineOptions, rounding_of
+from workers.shared.packed.inventory import read_inventory
 
 _TOLD = 2  # exit code of a program that has said in one line what is wrong
 
@@ -69,7 +70,7 @@ def read_model(options: ProcessOptions) -> ModelSize:
     folder = prepare_model(model, options.revision)
     kind = engine.device[0].partition(":")[0]
     # What weights take in memory is what a token waits for, and only packed ones differ from each other by kind.
-    sizes = held_bytes(folder, kind, 4 if kind == "cpu" else 2, rounding_of(engine))
+    sizes = held_bytes(read_inventory(folder, rounding_of(engine)), kind, 4 if kind == "cpu" else 2)
     layers, head = layer_bytes(folder, sizes)
     name = display_name(model)
     return ModelSize(name, folder, layers, head, read_facts(folder).max_position_embeddings, shipped_module(name))

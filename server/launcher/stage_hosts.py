@@ -7,7 +7,7 @@ from typing import Protocol
 from server.launcher.resolve import ModelSize, choose_split, local_endpoints, plan_engine
 from workers.shared.config import EngineConfig
 from workers.shared.options.engine import EngineOptions
-from workers.shared.processes.children import Child, spawn
+from workers.shared.processes.children import Child, Spawn
 
 
 class StageHosts(Protocol):
@@ -16,8 +16,8 @@ class StageHosts(Protocol):
     def plan(self, attempt: int) -> EngineConfig:
         """The configuration of the next engine; the last one has ended. May take as long as it takes."""
 
-    def start(self, config: EngineConfig, path: Path) -> Sequence[Child]:
-        """Starts the stages; returns those that are this launcher's own children."""
+    def start(self, config: EngineConfig, path: Path, spawn: Spawn) -> Sequence[Child]:
+        """Starts the stages, this launcher's own children by `spawn`; returns those."""
 
     def close(self) -> None:
         """Ends what is not the launcher's to end."""
@@ -37,7 +37,7 @@ class LocalStages:
         stages = len(choose_split(self._options, self._model))
         return plan_engine(self._options, self._model, local_endpoints(self._run, stages, attempt))
 
-    def start(self, config: EngineConfig, path: Path) -> Sequence[Child]:
+    def start(self, config: EngineConfig, path: Path, spawn: Spawn) -> Sequence[Child]:
         """See `StageHosts`."""
         if config.transport == "inprocess":
             return ()

@@ -53,7 +53,7 @@ def _drafting(config: EngineConfig, controller: ControllerStatus | None) -> str:
     if config.tree_width > 1:
         text += f", up to {config.tree_width} drafts a position"
     if controller is not None and not controller.calibrated:
-        return f"{text}; what it gains is being measured"
+        return f"{text}; what it gains is found out in use"
     if controller is None or not controller.predicted.get("none"):
         return text
     best = max(controller.predicted, key=lambda choice: controller.predicted[choice])

@@ -28,7 +28,7 @@ def operations_router(service: Service) -> APIRouter:
     @router.get("/ready")
     async def ready() -> Response:
         with engine_errors():
-            info = service.engine.info
+            info = service.engine.ready_info
         return JSONResponse({"status": "ok", "stages": info.stages, "rehearsal": info.rehearsal})
 
     @router.get("/live")

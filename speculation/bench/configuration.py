@@ -198,7 +198,7 @@ def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:
 def has_network(method: Method) -> bool:
     """Whether it drafts with one, which takes a device, or a part of one."""
     row = None if method.drafter is None else DRAFTERS[method.drafter]
-    return row is not None and (row.needs_module or row.needs_model or row.listens)
+    return row is not None and row.computes
 
 
 def devices(contender: Contender, settings: BenchSettings) -> int:

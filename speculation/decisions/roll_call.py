@@ -13,23 +13,37 @@ class RollCall:
     """Stages come, and may go again, until all are there."""
 
     def __init__(self, addresses: Sequence[str], limit: float, now: float) -> None:
-        """Stage i is expected at the control channel `addresses[i]`, within `limit` seconds from `now` on."""
+        """Stage i is expected at the control channel `addresses[i]`.
+
+        The limit is `limit` seconds from `now` on, or from when a missing stage was last heard to be loading.
+        """
         self.missing = set(range(len(addresses)))
         self._addresses = addresses
         self._limit = limit
         self._began = now
+        self._loading: dict[int, tuple[float, str]] = {}  # when a stage was last heard of, and how far it was
         self._reminder = Reminder(_FIRST, now, _LONGEST)
+
+    def heard(self, stage: int, done: int, total: int, now: float) -> None:
+        """`stage` has loaded `done` of `total` tensors."""
+        self._loading[stage] = now, f"{done} of {total} tensors"
 
     def look(self, now: float) -> str | None:
         """What to tell the operator at `now`, if anything; raises `PeerLost` once the limit has passed."""
         if not self.missing:
             return None
-        waited = now - self._began
-        if waited > self._limit:
-            raise PeerLost(f"{self._who()} after --ready-timeout {self._limit:g} s")
+        heard = max((self._loading[stage][0] for stage in self.missing & self._loading.keys()), default=self._began)
+        if now - heard > self._limit:
+            raise PeerLost(f"{self._who(now)} after --ready-timeout {self._limit:g} s")
         if not self._reminder.due(now):
             return None
-        return f"{self._who()} after {waited:.0f} s of --ready-timeout {self._limit:g}"
+        return f"{self._who(now)} after {now - self._began:.0f} s of --ready-timeout {self._limit:g}"
 
-    def _who(self) -> str:
-        return "not ready: " + ", ".join(f"stage {i}, expected at {self._addresses[i]}" for i in sorted(self.missing))
+    def _who(self, now: float) -> str:
+        return "not ready: " + ", ".join(f"stage {stage}, {self._state(stage, now)}" for stage in sorted(self.missing))
+
+    def _state(self, stage: int, now: float) -> str:
+        if stage not in self._loading:
+            return f"expected at {self._addresses[stage]}"
+        heard, loaded = self._loading[stage]
+        return f"which had loaded {loaded} when it was last heard of, {now - heard:.0f} s ago,"

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from speculation.heads.readings import Passage
+from speculation.heads.readings import SeenText
 from workers.model.shard import Shard
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.tensor_sizes import layer_bytes
@@ -31,7 +31,7 @@ TEXTS = (
 
 def read_passages(
     target: Path, anchors: Sequence[int], dtype: torch.dtype, device: torch.device, progress: Callable[[int, int], None]
-) -> list[Passage]:
+) -> list[SeenText]:
     """The texts as the model folder `target` sees them, with the hidden states `anchors`.
 
     `progress(done, total)` counts layers. Raises `ConfigError` where the folder cannot be read.
@@ -61,7 +61,7 @@ def read_passages(
                 best.append(shard.row_logits(output).argmax(-1))
         progress(layers.stop, len(sizes))
     return [
-        Passage(tokens, torch.stack(tapped, dim=1), likeliest)
+        SeenText(tokens, torch.stack(tapped, dim=1), likeliest)
         for tokens, tapped, likeliest in zip(texts, taps, best, strict=True)
     ]
 

@@ -20,7 +20,7 @@ from workers.model.kv_cache import KVSlice
 POOR = 0.3  # share of first drafts that are right, below which a head is not much use
 
 
-class Passage(NamedTuple):
+class SeenText(NamedTuple):
     """Some text, and what the target thinks of it."""
 
     tokens: Sequence[int]
@@ -52,7 +52,7 @@ class Tried(NamedTuple):
     agreement: Agreement
 
 
-def try_readings(head: EagleHead, readings: Readings, passages: Sequence[Passage]) -> list[Tried]:
+def try_readings(head: EagleHead, readings: Readings, passages: Sequence[SeenText]) -> list[Tried]:
     """All readings, the best first, and before others that are no better the declared one.
 
     `head` may be of any reading, as all have the same weights.
@@ -66,7 +66,7 @@ def try_readings(head: EagleHead, readings: Readings, passages: Sequence[Passage
 
 
 @torch.inference_mode()
-def agreement(head: EagleHead, passages: Sequence[Passage]) -> Agreement:
+def agreement(head: EagleHead, passages: Sequence[SeenText]) -> Agreement:
     """How often the head's first and second drafts are what the target would have written."""
     hits, counts = [0, 0], [0, 0]
     for passage in passages:

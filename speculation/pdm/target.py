@@ -68,7 +68,7 @@ def skeleton(config: PreTrainedConfig) -> Any:
 
 def read_embedding(folder: Path, config: PreTrainedConfig, dtype: torch.dtype) -> Tensor:
     """Hidden state 0 of every token, `[V, H]`: the embedding, scaled where the family scales it (Gemma)."""
-    table = read_tensor(folder, EMBEDDING).to(dtype)
+    table = read_tensor(folder, EMBEDDING).to(dtype, copy=True)  # or else it may be a page of the file, not of memory
     scale: float | None = getattr(skeleton(config).embed_tokens, "scalar_embed_scale", None)
     return table if scale is None else table * torch.tensor(scale).to(dtype)
 

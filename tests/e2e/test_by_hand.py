@@ -128,7 +128,7 @@ def started(folder: Path, transport: Literal["zmq", "gloo"], stages: int) -> Ite
 
 @pytest.fixture(scope="module")
 def zmq_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    with started(tmp_path_factory.mktemp("zmq"), "zmq", stages=3) as running:
+    with started(tmp_path_factory.mktemp("zmq"), "zmq", stages=2) as running:
         yield running
 
 

@@ -1,6 +1,10 @@
-"""A thousand requests, many of them abandoned: nothing leaks, nothing is lost, nothing is changed."""
+"""Hundreds of requests, many of them abandoned: nothing leaks, nothing is lost, nothing is changed.
+
+A thousand of them in `make chaos`.
+"""
 
 import asyncio
+import os
 import random
 from pathlib import Path
 
@@ -9,7 +13,7 @@ import pytest
 
 from tests.e2e.serving import Serving, children, resident_bytes, serving, wait_until
 
-REQUESTS = 1000
+REQUESTS = 1000 if "ECHELON_CHAOS" in os.environ else 400
 CLIENTS = 6
 GROWTH = 8 * 2**20  # bytes a process may grow by while it serves the last three quarters
 
@@ -47,7 +51,7 @@ async def load(server: Serving, numbers: range) -> int:
 
 
 @pytest.mark.timeout(900)
-def test_a_thousand_requests_with_random_aborts(tmp_path: Path) -> None:
+def test_many_requests_with_random_aborts(tmp_path: Path) -> None:
     with serving(tmp_path, "tiny", "--stages", "3", "--max-model-len", "1024") as server:
         known = {"model": "tiny", "prompt": [40, 41, 42], "max_tokens": 30, "temperature": 0, "return_token_ids": True}
 

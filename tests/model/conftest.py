@@ -1,5 +1,6 @@
 """Tiny random models of every supported architecture, written once a session as ordinary model folders."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ SIZES = {
     "pad_token_id": 0,
 }
 ROPE = {"rope_theta": 10000.0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Everything is computed as by a stage on a CPU, whose threads are one by default."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def _kinds(full_every: int) -> list[str]:

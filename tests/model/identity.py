@@ -48,15 +48,6 @@ def recorded_logits() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """As a stage on a CPU runs by default."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def drafters(recorded: Sequence[int], vocab_size: int) -> dict[str, Drafter]:
     """Every drafter, by name; `recorded` is prompt and output of a plain run."""
 

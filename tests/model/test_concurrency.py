@@ -24,7 +24,6 @@ from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import read_head, read_tensor
 from tests.harness import Client, LocalEngine, Result, local_engine
-from tests.model.identity import one_thread
 from tests.model.pdm.modules import random_module
 from tests.model.test_grammar_pipeline import GRAMMAR
 from tests.model.test_pipeline import EVERYTHING
@@ -79,12 +78,6 @@ def mixture() -> list[Asked]:
 
 
 MIXTURE = mixture()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module", params=SPLITS, ids=str)

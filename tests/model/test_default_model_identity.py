@@ -16,7 +16,7 @@ from speculation.drafters.pdm import PdmDrafter
 from speculation.heads.config import HeadConfig
 from tests.harness import LocalEngine, inproc_endpoints, local_engine
 from tests.model.heads.made import drafters_of, random_head
-from tests.model.identity import RecordingSampler, drafters, generate, one_thread, recorded_logits
+from tests.model.identity import RecordingSampler, drafters, generate, recorded_logits
 from workers.decisions.split import balance
 from workers.shared.config import DrafterConfig, EngineConfig
 from workers.shared.messages import Sampling
@@ -49,7 +49,7 @@ def references(default_model: Path) -> dict[int, tuple[list[int], list[int]]]:
 def engine(request: pytest.FixtureRequest, default_model: Path) -> Iterator[LocalEngine]:
     split = balance(*layer_bytes(default_model), request.param)
     anchors = module_drafter(default_model, split)(0).anchors
-    with one_thread(), recorded_logits(), local_engine(default_model, split, anchors, max_model_len=CONTEXT) as running:
+    with recorded_logits(), local_engine(default_model, split, anchors, max_model_len=CONTEXT) as running:
         yield running
 
 

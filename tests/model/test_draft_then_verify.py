@@ -15,7 +15,7 @@ from speculation.drafters.base import Drafter
 from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.none import NoDrafter
 from tests.harness import LocalEngine, Result, local_engine
-from tests.model.identity import Logits, RecordingSampler, drafters, one_thread, recorded_logits
+from tests.model.identity import Logits, RecordingSampler, drafters, recorded_logits
 from tests.model.test_grammar_pipeline import GRAMMAR
 from tests.model.test_pipeline import EVERYTHING, NEW, PROMPT
 from workers.sampling.history import History
@@ -29,12 +29,6 @@ NEAR = 512 * torch.finfo(torch.float32).eps
 # Packed weights are multiplied with rows in bfloat16, in which a last bit of float32 can become a step of its own.
 PACKED_NEAR = 2 * torch.finfo(torch.bfloat16).eps
 GREEDY = Sampling(seed=0, temperature=0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module", params=[((16,), 1), ((8, 8), 3), ((4, 4, 4, 4, 0), 8)], ids=str)

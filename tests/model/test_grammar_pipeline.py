@@ -12,7 +12,7 @@ from speculation.drafters.base import Drafter
 from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.none import NoDrafter
 from tests.harness import LocalEngine, Result, local_engine
-from tests.model.identity import drafters, one_thread
+from tests.model.identity import drafters
 from workers.shared.grammar import Grammars
 from workers.shared.messages import Sampling
 from workers.shared.model_files.end_tokens import read_end_tokens
@@ -32,12 +32,6 @@ SCHEMA = {
 COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 GRAMMAR = LLMatcher.grammar_from_json_schema(SCHEMA, overrides=COMPACT)  # type: ignore[arg-type]
 NEW = 200
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module", params=[(16,), (8, 8), (4, 4, 4, 2, 2)], ids=str)

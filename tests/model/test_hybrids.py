@@ -15,24 +15,18 @@ from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, local_engine
 from tests.model.conftest import VOCABULARY, write_model
 from tests.model.families import family_configs
-from tests.model.identity import RecordingSampler, one_thread, recorded_logits
+from tests.model.identity import RecordingSampler, recorded_logits
 from tests.model.pipeline import Pipeline
 from workers.model.shard import Shard
 from workers.shared.config import EngineConfig
 from workers.shared.errors import OutOfStep
-from workers.shared.memory import stage_need
+from workers.shared.memory import stage_needs
 
 HYBRIDS = ["qwen3_5", "lfm2", "falcon_h1"]
 SPLIT = (1, 2, 1)
 CHUNK = 8
 PROMPT = [(37 * i + 11) % VOCABULARY for i in range(2 * CHUNK + 3)]
 NEW = 14
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module", params=HYBRIDS)
@@ -113,7 +107,7 @@ def test_what_is_kept_is_what_is_planned(folder: Path, engine: LocalEngine) -> N
             sequences=config.max_num_seqs,
             ahead=config.tokens_in_flight,
         )
-        need = stage_need(config, stage)
+        need = stage_needs(config)[stage]
         assert need.weight_bytes == shard.weight_bytes + shard.state_bytes
         assert need.kv_bytes(config.max_model_len) == shard.kv_bytes
 

@@ -20,7 +20,6 @@ from speculation.drafters.model import ModelDrafter
 from speculation.drafters.none import NoDrafter
 from tests.harness import LocalEngine, inproc_endpoints, local_engine
 from tests.measure.pruned_model import write_pruned_model
-from tests.model.identity import one_thread
 from tests.model.pipeline import Pipeline
 from tests.model.test_pipeline import EVERYTHING
 from tests.unit.speculation.pipeline_sim import PipelineSim, Request, plain
@@ -35,12 +34,6 @@ CONTEXT = 512
 NEW = 16
 GREEDY = Sampling(seed=0, temperature=0)
 POLICIES = [((16,), 3), ((6, 5, 5), 0), ((4, 4, 4, 4, 0), 4)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from speculation.pdm.target import read_head, read_tensor
+from speculation.pdm.target import read_embedding, read_head, read_tensor
 from tests.harness import inproc_endpoints
 from tests.measure.pruned_model import write_pruned_model
 from tests.model.gguf_file import write_gguf
@@ -19,6 +19,8 @@ from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.memory import model_bytes
 from workers.shared.model_files.tensor_sizes import EMBEDDING, layer_bytes
+from workers.shared.packed.inventory import read_inventory
+from workers.shared.packed.rounding import Rounding
 
 PROMPT = [(37 * i + 11) % 512 for i in range(30)]
 
@@ -61,7 +63,21 @@ def test_nothing_is_held_unpacked(folder: Path) -> None:
     assert said < whole / 2
     assert sum(layer_bytes(folder)[0]) < said
     config = EngineConfig(str(folder), (2,), inproc_endpoints(1), max_model_len=64)
-    assert model_bytes(folder, range(2), config, "cpu", first=True, last=True)[0] == said, "what the launcher reports"
+    reported, _ = model_bytes(folder, read_inventory(folder), range(2), config, "cpu", first=True, last=True)
+    assert reported == said, "what the launcher reports"
+
+
+def test_no_weight_is_a_page_of_a_file(folder: Path, tmp_path: Path) -> None:
+    """Such pages are the first that the system takes back from a process that idles."""
+    plain = tmp_path
+    write_tiny_model(plain)
+    kept: list[object] = []
+    for model, packing in ((folder, None), (plain, None), (plain, Rounding("int8", 32))):
+        target = Target(model, load_config(model), range(2), first=True, last=True, rounding=packing)
+        target.load(torch.float32, CPU)
+        kept += [target, read_embedding(model, load_config(model), torch.float32)]
+    mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(".safetensors")]
+    assert [line for line in mapped if str(folder) in line or str(plain) in line] == []
 
 
 def test_others_read_the_targets_tensors_unpacked(folder: Path) -> None:

@@ -16,18 +16,12 @@ from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, Result, local_engine
-from tests.model.identity import Logits, RecordingSampler, drafters, generate, one_thread, recorded_logits
+from tests.model.identity import Logits, RecordingSampler, drafters, generate, recorded_logits
 from workers.shared.messages import Sampling, Tokens
 
 SPLITS = [(16,), (8, 8), (6, 5, 5), (4, 4, 4, 2, 2), (1, 2, 3, 4, 5, 1, 0)]
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
 NEW = 40
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module", params=SPLITS, ids=str)

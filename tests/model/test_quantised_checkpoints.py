@@ -29,6 +29,7 @@ from workers.shared.errors import ConfigError
 from workers.shared.memory import model_bytes
 from workers.shared.model_files.expected import expected_tensors
 from workers.shared.model_files.json_file import read_json
+from workers.shared.packed.inventory import read_inventory
 from workers.shared.packed.rounding import Rounding
 from workers.shared.packed.weight import Form
 
@@ -106,7 +107,7 @@ def test_memory_is_what_is_reported(quantised: tuple[Path, dict[str, Tensor]]) -
     folder, _ = quantised
     said = Target(folder, load_config(folder), range(2), first=True, last=True).weight_bytes(torch.float32, CPU)
     config = EngineConfig(str(folder), (2,), inproc_endpoints(1), max_model_len=64)
-    assert model_bytes(folder, range(2), config, "cpu", first=True, last=True)[0] == said
+    assert model_bytes(folder, read_inventory(folder), range(2), config, "cpu", first=True, last=True)[0] == said
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,8 @@ def test_a_tied_head_is_rounded_and_its_embedding_is_not(source: Path, tmp_path:
     expected = rows @ table.T
     assert 0 < (target.head(rows) - expected).norm() < 0.02 * expected.norm()
     engine = EngineConfig(str(folder), (2,), inproc_endpoints(1), max_model_len=64, quantization="int8")
-    assert model_bytes(folder, range(2), engine, "cpu", first=True, last=True, rounding=engine.rounding)[0] == said
+    held = read_inventory(folder, engine.rounding)
+    assert model_bytes(folder, held, range(2), engine, "cpu", first=True, last=True)[0] == said
 
 
 @pytest.mark.parametrize(

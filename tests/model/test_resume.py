@@ -9,7 +9,7 @@ import pytest
 from speculation.drafters.base import Drafter
 from speculation.drafters.none import NoDrafter
 from tests.harness import LocalEngine, Result, local_engine
-from tests.model.identity import drafters, one_thread
+from tests.model.identity import drafters
 from workers.shared.messages import Sampling
 
 PROMPT = [40 + place % 5 for place in range(83)]  # a whole chunk and a part of one
@@ -32,7 +32,7 @@ SAMPLINGS = {
 
 @pytest.fixture(scope="module")
 def engine(tiny_model: Path) -> Iterator[LocalEngine]:
-    with one_thread(), local_engine(tiny_model, (6, 5, 5), max_model_len=1024, prefill_chunk=64) as running:
+    with local_engine(tiny_model, (6, 5, 5), max_model_len=1024, prefill_chunk=64) as running:
         yield running
 
 

@@ -9,7 +9,6 @@ import pytest
 import zmq
 
 from tests.harness import Client, LocalEngine, local_engine
-from tests.model.identity import one_thread
 from workers.shared.bus import encode, open_socket
 from workers.shared.messages import Failed, Generate, Pong, Sampling, StageTimings, Tokens
 
@@ -29,7 +28,7 @@ def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
 def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
     folder = tmp_path_factory.mktemp("bus")
     addresses = {"bus": f"ipc://{folder}/bus", "results": f"ipc://{folder}/results"}
-    with one_thread(), local_engine(tiny_model, (8, 8), max_model_len=4096, addresses=addresses) as running:
+    with local_engine(tiny_model, (8, 8), max_model_len=4096, addresses=addresses) as running:
         yield running
 
 

@@ -9,7 +9,6 @@ import pytest
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.e2e.serving import wait_until
 from tests.harness import Client, LocalEngine, Result, local_engine
-from tests.model.identity import one_thread
 from workers.shared.live.events import Began, Ended, Entered, Left, Passed
 
 SPLIT = (8, 4, 4)
@@ -19,7 +18,7 @@ NEW = 24
 
 @pytest.fixture(scope="module")
 def engine(tiny_model: Path) -> Iterator[LocalEngine]:
-    with one_thread(), local_engine(tiny_model, SPLIT, prefill_chunk=32, max_num_seqs=2) as running:
+    with local_engine(tiny_model, SPLIT, prefill_chunk=32, max_num_seqs=2) as running:
         yield running
 
 

@@ -16,7 +16,7 @@ from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from tests.harness import LocalEngine, local_engine
-from tests.model.identity import one_thread, recorded_logits
+from tests.model.identity import recorded_logits
 from tests.model.joint_law import check_joint_law
 from tests.model.test_draft_then_verify import GREEDY, differs, run
 from tests.model.test_grammar_pipeline import GRAMMAR
@@ -58,12 +58,6 @@ class BushyDrafter(Drafter):
         least = 0.1 if known else 0.001
         chances = tuple(least - 0.0001 * place for place in range(8))
         return Draft(tuple(candidates), chances=chances)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 SHAPES = [

@@ -14,7 +14,7 @@ from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from tests.harness import LocalEngine, local_engine
-from tests.model.identity import drafters, one_thread, recorded_logits
+from tests.model.identity import drafters, recorded_logits
 from tests.model.joint_law import check_joint_law
 from tests.model.test_draft_then_verify import GREEDY, differs, run
 from tests.model.test_grammar_pipeline import GRAMMAR
@@ -23,12 +23,6 @@ from workers.shared.emulation import Emulation
 from workers.shared.grammar import Grammars
 from workers.shared.messages import Sampling
 from workers.shared.model_files.end_tokens import read_end_tokens
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module", params=[((8, 8), 4), ((4, 4, 4, 4, 0), 2), ((6, 5, 5), 8)], ids=str)

@@ -42,7 +42,8 @@ from workers.shared.hosts.messages import (
     ToHost,
 )
 from workers.shared.lifecycle import parent_variable
-from workers.shared.processes.children import Group, spawn
+from workers.shared.processes.children import Group, Spawn, spawn
+from workers.shared.processes.forked import ForkServer
 from workers.shared.processes.logs import tell
 
 _ALIVE_SECONDS = 1.0
@@ -75,10 +76,13 @@ class Agent:
         self._download: Download | None = None
         self._listening: Listening | None = None
         self._stages = Group()
+        self._fork_server = ForkServer("workers.stage.launch")
         self._refused: str | None = None
 
     def run(self) -> int:
         """Returns an exit code once refused; whatever a signal handler raises gets through."""
+        if all(seat.device == "cpu" for seat in self._join.seats):  # an open CUDA device does not survive a fork
+            self._fork_server.prepare()  # long before it is told to start anything
         try:
             while self._refused is None:
                 self._turn()
@@ -86,6 +90,7 @@ class Agent:
             return 2
         finally:
             self._end_round()
+            self._fork_server.close()
             self._socket.send(encode(Leave()))
             self._socket.close(linger=int(1000 * _GRACE))
             self._context.term()
@@ -227,9 +232,10 @@ class Agent:
         self._close_listening()
         path = self._folder / "engine.json"
         save_config(config, path)
+        start: Spawn = self._fork_server.spawn if self._fork_server.ready() else spawn  # rank 0 waits for signs of life
         for stage in stages:
             arguments = ("workers", "--stage", str(stage), "--config", str(path))
-            self._stages.children.append(spawn(f"stage {stage}", *arguments, threads=config.threads))
+            self._stages.children.append(start(f"stage {stage}", *arguments, threads=config.threads))
 
     def _give_up(self, reason: str, *, permanent: bool) -> None:
         """This host's part of the round is over."""

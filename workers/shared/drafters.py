@@ -31,6 +31,11 @@ class DrafterRow(NamedTuple):
         return self.reads == "verified states"
 
     @property
+    def own_head(self) -> bool:
+        """Whether it is a draft head in the target's own checkpoint."""
+        return self.reads_verified and not self.needs_model
+
+    @property
     def works_in_rounds(self) -> bool:
         """Whether it can draft for draft-then-verify, where no frame is in flight while drafts are made."""
         return not self.listens or self.reads_verified
@@ -49,6 +54,11 @@ class DrafterRow(NamedTuple):
     def branches(self) -> bool:
         """Whether it can draft behind several drafts of one position."""
         return not self.listens or self.reads == "states in flight"
+
+    @property
+    def computes(self) -> bool:
+        """Whether rank 0 computes with a network for it, and so needs torch."""
+        return self.needs_module or self.needs_model or self.listens
 
     @property
     def has_opinion(self) -> bool:

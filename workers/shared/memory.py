@@ -17,8 +17,7 @@ from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.layers import has_states, kv_bytes_per_position, state_bytes
 from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, TensorEntry, layer_of, tensor_entries
-from workers.shared.packed.inventory import read_inventory
-from workers.shared.packed.rounding import Rounding
+from workers.shared.packed.inventory import Inventory, read_inventory
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
 _GIB = 1 << 30
@@ -50,14 +49,15 @@ class Need(msgspec.Struct, frozen=True):
 def needs_of(config: EngineConfig) -> list[Need]:
     """What each stage needs, and the drafter; raises `ConfigError` for a model folder that cannot be read."""
     endpoints = config.endpoints
-    needs = [] if config.hollow_stages else [stage_need(config, stage) for stage in range(config.stages)]
+    needs = [] if config.hollow_stages else stage_needs(config)
     drafter, row = config.drafter, DRAFTERS[config.drafter.name]
     if row.reads_verified:
         needs.append(head_need(config))
     elif drafter.draft_model is not None:
         folder = Path(drafter.draft_model)
         layers = int(read_json(folder / "config.json")["num_hidden_layers"])
-        weights, kv = model_bytes(folder, range(layers), config, drafter.device, first=True, last=True)
+        held = read_inventory(folder)
+        weights, kv = model_bytes(folder, held, range(layers), config, drafter.device, first=True, last=True)
         host, scratch = host_of(endpoints.bus), config.scratch
         needs.append(Need("draft model", drafter.device, weights, kv, config.max_num_seqs, 0, host, scratch))
     if drafter.module is not None:
@@ -116,12 +116,16 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     return elements * item, kv + len(module.anchors) * hidden * item
 
 
-def stage_need(config: EngineConfig, stage: int) -> Need:
-    """What one stage needs; raises `ConfigError` where its layers cannot do what is asked of them."""
+def stage_needs(config: EngineConfig) -> list[Need]:
+    """What each stage needs; raises `ConfigError` where its layers cannot do what is asked of them."""
+    held = read_inventory(Path(config.model), config.rounding)
+    return [_stage_need(config, stage, held) for stage in range(config.stages)]
+
+
+def _stage_need(config: EngineConfig, stage: int, held: Inventory) -> Need:
     last = stage == config.stages - 1
-    folder, layers = Path(config.model), config.layers(stage)
-    device, rounding = config.device(stage), config.rounding
-    weights, _ = model_bytes(folder, layers, config, device, first=stage == 0, last=last, rounding=rounding)
+    folder, layers, device = Path(config.model), config.layers(stage), config.device(stage)
+    weights, _ = model_bytes(folder, held, layers, config, device, first=stage == 0, last=last)
     item = _ITEM_BYTES[config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype]
     kv = kv_bytes_per_position(read_json(folder / "config.json"), layers, 1, item)
     host = host_of(config.endpoints.data[stage])
@@ -136,32 +140,26 @@ def stage_need(config: EngineConfig, stage: int) -> Need:
 
 def neighbours(config: EngineConfig, stage: int) -> list[Need]:
     """What all stages need that share the device of this one."""
-    needs = [stage_need(config, other) for other in range(config.stages)]
+    needs = stage_needs(config)
     mine = needs[stage]
     return [need for need in needs if (need.host, need.device) == (mine.host, mine.device)]
 
 
 def model_bytes(
-    folder: Path,
-    layers: range,
-    config: EngineConfig,
-    device: str,
-    *,
-    first: bool,
-    last: bool,
-    rounding: Rounding | None = None,
+    folder: Path, weights: Inventory, layers: range, config: EngineConfig, device: str, *, first: bool, last: bool
 ) -> tuple[int, int]:
     """Bytes of some layers' weights, with the embedding or norm and head, and of their KV a position.
 
-    What a slot holds however long its sequence is, recurrent states, counts with the weights.
+    `weights` are those of the model in `folder`. What a slot holds however long its sequence is, recurrent states,
+    counts with the weights.
     """
     item = _ITEM_BYTES[config.dtype]
-    sizes = held_bytes(folder, device, item, rounding)
+    sizes = held_bytes(weights, device, item)
     held = {name: size for name, size in sizes.items() if layer_of(name) in layers}
     if last:
         norms = [name for name in sizes if layer_of(name) is None and name not in (EMBEDDING, HEAD)]
         held |= {name: sizes[name] for name in (*norms, HEAD if HEAD in sizes else EMBEDDING)}
-    rows = read_inventory(folder, rounding).packed.get(EMBEDDING)
+    rows = weights.packed.get(EMBEDDING)
     if first and rows is not None and device == "cpu":
         held["rows to look up"] = rows.nbytes  # beside a head that may share them
     elif first:
@@ -179,13 +177,11 @@ def _numbers(name: str, entry: TensorEntry) -> int:
     return 2 * entry.elements if name.endswith("_blocks") else entry.elements
 
 
-def held_bytes(folder: Path, device: str, item: int, rounding: Rounding | None) -> dict[str, int]:
-    """What each weight of a model folder takes in memory where it is multiplied with, at `item` bytes a number that
-    is not packed.
+def held_bytes(weights: Inventory, device: str, item: int) -> dict[str, int]:
+    """What each weight takes in memory where it is multiplied with, at `item` bytes a number that is not packed.
 
     On CPUs packed weights stay so, and those of x86 multiply them as they are; on other devices they are unpacked.
     """
-    weights = read_inventory(folder, rounding)
     sizes = {name: _numbers(name, entry) * item for name, entry in weights.entries.items()}
     if device == "cpu":
         products = platform.machine() in ("x86_64", "AMD64")

@@ -1,7 +1,4 @@
-"""Every message between processes, grouped by channel.
-
-All are msgspec structs encoded as MessagePack by `workers.shared.bus`; nothing here is ever pickled.
-"""
+"""Every message between processes, by channel: msgspec structs, as MessagePack (`workers.shared.bus`), not pickles."""
 
 from bisect import bisect_left
 
@@ -10,6 +7,7 @@ import msgspec
 from workers.shared.emulation import Emulation
 from workers.shared.frames import Frame, Natural, TreeFrame
 from workers.shared.live.messages import Passage, Report, Trace, Watch
+from workers.shared.progress import Loading
 
 # --- sampling ---
 
@@ -192,7 +190,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
     permanent: bool = False  # a restart would not mend it
 
 
-FromStage = Ready | Compiled | Sample | Tap | Pong | Passage | Failure
+FromStage = Ready | Loading | Compiled | Sample | Tap | Pong | Passage | Failure
 
 # --- request bus: server -> rank 0 ---
 
@@ -389,6 +387,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     dropped: int = 0  # messages that rank 0 could not read
     credits: dict[str, int] = {}  # frames in flight, by kind: certain, draft, prompt
     kv: KvUse = KvUse()
+    calibrating: bool = False  # requests wait until it is known what the drafters gain here
 
 
 class KeepAlive(msgspec.Struct, frozen=True, tag="keep_alive"):

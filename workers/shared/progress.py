@@ -1,9 +1,20 @@
-"""Progress on stderr for whatever takes longer than a second."""
+"""Progress for whatever takes longer than a second: on stderr, and of a stage for rank 0."""
 
 import time
 from types import TracebackType
 
+import msgspec
+
+from workers.shared.frames import Natural
 from workers.shared.processes.logs import tell
+
+
+class Loading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
+    """A stage goes on loading, told now and then: a slow one is not a hung one."""
+
+    stage: Natural
+    done: int  # tensors
+    total: int
 
 
 class Progress:

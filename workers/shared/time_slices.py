@@ -39,7 +39,9 @@ def available_cores() -> int:
 def settle() -> None:
     """Called once everything is loaded: what is here stays, and the garbage collector need not look at it again.
 
-    A full collection of what torch alone brings takes longer than many cycles.
+    A full collection of what torch alone brings takes longer than many cycles. Until then a process does better without
+    any (`gc.disable`): it takes a seventh of the time of its imports.
     """
     gc.collect()
     gc.freeze()
+    gc.enable()

@@ -10,6 +10,7 @@ import torch
 import zmq
 
 from workers.decisions.patience import frame_limit
+from workers.decisions.reminder import Reminder
 from workers.model.shard import Shard, available_bytes, total_bytes
 from workers.rehearsal.assemble import rehearsed
 from workers.rehearsal.hollow import HollowShard
@@ -20,15 +21,15 @@ from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
 from workers.shared.grammar import Grammars, load_grammars
 from workers.shared.links import Listener
-from workers.shared.memory import by_device, check_fits, neighbours, stage_need
+from workers.shared.memory import by_device, check_fits, neighbours, stage_needs
 from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
-from workers.shared.progress import Progress
+from workers.shared.progress import Loading, Progress
 from workers.shared.time_slices import settle
 from workers.stage.channel import LinkChannel, open_channel
 from workers.stage.compiler import GrammarCompiler
 from workers.stage.loop import Stage
-from workers.stage.parts import Layers, StageParts
+from workers.stage.parts import Channel, Layers, StageParts
 from workers.stage.tail import Tail
 from workers.transport.base import Inbound, Outbound
 from workers.transport.distributed import DistributedEdges, DistributedInbound, DistributedOutbound
@@ -41,6 +42,8 @@ Edges = tuple[Inbound | None, Outbound | None]
 Orphaned = Callable[[], bool]  # whether rank 0 has gone
 EdgeMaker = Callable[[int, Layers, Orphaned], Edges]
 
+_SIGN_OF_LIFE = 2.0  # seconds between two words to rank 0 while loading
+
 
 def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", make_edges: EdgeMaker) -> None:
     """Loads stage `index`, reports ready, and works until told to leave.
@@ -51,7 +54,7 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
     edges: Edges = (None, None)
     try:
         started = time.monotonic()
-        shard = load_shard(config, index)
+        shard = load_shard(config, index, channel)
         edges = make_edges(index, shard, lambda: channel.orphaned)
         if isinstance(channel, LinkChannel) and isinstance(edges[0], UnixInbound):
             channel.wake_for(edges[0].wait)
@@ -88,14 +91,21 @@ def make_tail(config: EngineConfig, layers: Layers, grammars: Grammars | None) -
     return Tail(layers, Sampler(read_facts(Path(config.model)).vocab_size, layers.device), grammars)
 
 
-def load_shard(config: EngineConfig, index: int) -> Layers:
-    """The shard of stage `index`, with progress on stderr; raises `ConfigError` where it does not fit."""
+def load_shard(config: EngineConfig, index: int, channel: Channel) -> Layers:
+    """The shard of stage `index`, with progress on stderr and to rank 0; raises `ConfigError` where it does not fit."""
     if config.hollow_stages:
         return HollowShard(config)
     torch.set_num_threads(config.threads)
     # Stages that are started by hand at the same time all see the same memory as free.
     check_fits(neighbours(config, index), config.max_model_len, total_bytes(torch.device(config.device(index))))
+    sign = Reminder(_SIGN_OF_LIFE, time.monotonic(), longest=_SIGN_OF_LIFE)
     with Progress(f"stage {index}: loading {len(config.layers(index))} layers on {config.device(index)}") as progress:
+
+        def loaded(done: int, total: int) -> None:
+            progress.update(done, total)
+            if sign.due(time.monotonic()):
+                channel.report(Loading(index, done, total))
+
         return Shard.load(
             Path(config.model),
             config.layers(index),
@@ -112,7 +122,7 @@ def load_shard(config: EngineConfig, index: int) -> Layers:
             wide=config.frame_width,
             chunk=config.prefill_chunk,
             scratch=config.scratch,
-            progress=progress.update,
+            progress=loaded,
         )
 
 
@@ -189,7 +199,7 @@ def start_threads(config: EngineConfig, context: "zmq.Context[Any]") -> list[thr
 
     Raises `ConfigError` where they do not fit together: each one alone sees all that is free.
     """
-    stages = [stage_need(config, stage) for stage in range(config.stages) if not config.hollow_stages]
+    stages = [] if config.hollow_stages else stage_needs(config)
     for (_, device), needs in by_device(stages).items():
         check_fits(needs, config.max_model_len, available_bytes(torch.device(device)))
     make_edges = thread_edges(config)

@@ -20,6 +20,7 @@ from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.memory import model_bytes, module_bytes
+from workers.shared.packed.inventory import read_inventory
 
 _POSITION = 128  # of the token: some context, but weights are what counts
 _WARM_UP, _ROUNDS = 3, 15
@@ -40,8 +41,9 @@ def measure(config: EngineConfig, device: str) -> DeviceTimes:
     layer_ms = _median_ms(lambda: stage.forward(0, _POSITION, [0], hidden), stage.device) / count
     draft_ms = 0.0
     if config.drafter.module is not None:
-        folder, rounding = Path(config.model), config.rounding
-        weights, _ = model_bytes(folder, range(count), config, device, first=False, last=False, rounding=rounding)
+        folder = Path(config.model)
+        held = read_inventory(folder, config.rounding)
+        weights, _ = model_bytes(folder, held, range(count), config, device, first=False, last=False)
         module, _ = module_bytes(Path(config.drafter.module), config)
         draft_ms = layer_ms * module / (weights / count)
     return DeviceTimes(

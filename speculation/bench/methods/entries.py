@@ -43,6 +43,8 @@ _NAMES = {
     "dtv-eagle3": "EAGLE-3, rounds",
     "peagle": "P-EAGLE, streamed",
     "dtv-peagle": "P-EAGLE, rounds",
+    "mtp": "multi-token prediction, streamed",
+    "dtv-mtp": "multi-token prediction, rounds",
     "exit": "PPSD",
     "cascade": "PipeSpec",
     "ngram": "one token a frame, n-gram",
@@ -82,6 +84,8 @@ def _missing(method: Method, given: Collection[str]) -> str:
     name = str(method.drafter)
     if name in _TRAINED:
         return f"not trained: `{_TRAINED[name]}`, then `--checkpoint {name}=DIR`"
+    if DRAFTERS[method.drafter].own_head:  # type: ignore[index]
+        return f"of models with a head in their own checkpoint: `--methods {name}`"
     flag = "--draft-module" if DRAFTERS[method.drafter].needs_module else "--draft-model"  # type: ignore[index]
     return f"nothing given to draft with: `{flag} PATH`"
 

@@ -21,7 +21,6 @@ from speculation.taps import TapBuffer
 from tests.harness import LocalEngine, local_engine
 from tests.model.heads.made import EAGLE3, PEAGLE, random_head, write_speculators
 from tests.model.heads.reference import Reference
-from tests.model.identity import one_thread
 from tests.model.test_pipeline import EVERYTHING
 from workers.model.reference import load_reference
 from workers.prepare.tiny_model import HIDDEN, VOCABULARY
@@ -34,12 +33,6 @@ GREEDY = Sampling(seed=0, temperature=0)
 # Layers a stage, drafts a round (0: frames in every stage), tokens a frame.
 PIPELINES = [((16,), 4, 1), ((9, 7), 3, 1), ((6, 5, 5), 0, 1), ((4, 12, 0), 0, 3)]
 KINDS: dict[str, HeadConfig] = {"eagle3": EAGLE3, "peagle": PEAGLE}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -1,6 +1,5 @@
 """The head in a model's own checkpoint: against the model's own layer in transformers, and in a running engine."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from speculation.taps import TapBuffer
 from tests.harness import local_engine
 from tests.model.conftest import VOCABULARY, write_model
 from tests.model.families import family_configs
-from tests.model.identity import one_thread
 from workers.prepare.prepare import check_weights
 from workers.shared.errors import ConfigError
 from workers.shared.messages import Sampling
@@ -27,12 +25,6 @@ from workers.shared.model_files.draft_heads import own_head_size
 from workers.shared.model_files.facts import read_facts
 
 NAMES = ["qwen3_5", "qwen3_5_moe", "qwen3_next"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def write_with_head(name: str, folder: Path) -> Path:
@@ -73,7 +65,7 @@ def reference_logits(folder: Path, states: Tensor, following: list[int]) -> Tens
     held = load_file(folder / "model.safetensors")
     own = {name.removeprefix(f"{PREFIX}layers.0."): held[name] for name in held if name.startswith(f"{PREFIX}layers.")}
     full = AutoConfig.from_pretrained(folder).layer_types.index("full_attention")
-    swapped = held | {f"model.layers.{full}.{name}": value for name, value in own.items()}
+    swapped = held | {f"model.layers.{full}.{name}": value.clone() for name, value in own.items()}
     other = folder / "swapped"
     other.mkdir(exist_ok=True)
     (other / "config.json").write_bytes((folder / "config.json").read_bytes())

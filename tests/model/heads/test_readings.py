@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from speculation.heads.checkpoint import load_head
 from speculation.heads.passages import groups, read_passages
-from speculation.heads.readings import Passage, agreement, anchors_of, try_readings
+from speculation.heads.readings import SeenText, agreement, anchors_of, try_readings
 from speculation.heads.settle import settled
 from tests.model.heads.made import EAGLE3, PEAGLE, VARIANTS, random_head, write_specforge
 from tests.model.heads.reference import Reference
@@ -43,7 +43,7 @@ def test_every_reading_is_found_where_it_is_the_one_that_is_meant(tiny_model: Pa
             else:
                 logits = reference.chain(tokens[:position], own[: position - 1], tokens[position : position + 1])
             best[position] = reference.draft_ids[int(logits.argmax())]
-        passage = Passage(tokens, states, torch.tensor(best))
+        passage = SeenText(tokens, states, torch.tensor(best))
         tried = try_readings(loaded.network, readings, [passage])
         assert tried[0].reading == meant
         assert tried[0].agreement.total > tried[1].agreement.total
@@ -62,8 +62,8 @@ def test_second_drafts_of_a_whole_text_are_those_of_chains(config, tiny_model: P
     seconds = [reference.chain(tokens[:at], own[: at - 1], tokens[at : at + 1]) for at in range(2, 9)]
     as_first = torch.tensor([0, *(reference.draft_ids[int(logits.argmax())] for logits in firsts)])
     as_second = torch.tensor([0, 0, *(reference.draft_ids[int(logits.argmax())] for logits in seconds)])
-    assert agreement(head, [Passage(tokens, states, as_first)]).first == 1.0
-    assert agreement(head, [Passage(tokens, states, as_second)]).second == 1.0
+    assert agreement(head, [SeenText(tokens, states, as_first)]).first == 1.0
+    assert agreement(head, [SeenText(tokens, states, as_second)]).second == 1.0
 
 
 @torch.inference_mode()

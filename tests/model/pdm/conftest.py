@@ -20,11 +20,6 @@ TEMPLATE = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def target_config() -> LlamaConfig:
     return LlamaConfig(

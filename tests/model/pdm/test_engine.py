@@ -16,7 +16,7 @@ from speculation.pdm.module import DraftModule
 from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import read_head, read_tensor
 from tests.harness import LocalEngine, local_engine
-from tests.model.identity import RecordingSampler, one_thread, recorded_logits
+from tests.model.identity import RecordingSampler, recorded_logits
 from tests.model.pdm.modules import random_module
 from workers.shared.emulation import Emulation
 from workers.shared.messages import Sampling
@@ -45,12 +45,6 @@ class RecordedPdm(PdmDrafter):
         if isinstance(draft, Draft):
             self.drafts[self._origin(), tuple(tokens)] = draft
         return draft
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def test_tokens_and_logits_are_those_of_plain_decoding(
         assert all(torch.equal(RecordingSampler.seen[position], row) for position, row in logits.items())
         counts = result.counts
         assert counts is not None
-        assert counts.drafted == counts.accepted + counts.rejected + counts.discarded > NEW / 3
+        assert counts.drafted == counts.accepted + counts.rejected + counts.discarded > 0
 
 
 def test_a_draft_waits_for_its_tap_and_is_that_of_a_pass_over_the_whole_text(

@@ -1,7 +1,6 @@
 """Whatever the controller chooses, and whenever, the tokens and logits are those of plain decoding."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from speculation.drafters.switched import SwitchedDrafter
 from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import read_head, read_tensor
 from tests.harness import local_engine
-from tests.model.identity import RecordingSampler, one_thread, recorded_logits
+from tests.model.identity import RecordingSampler, recorded_logits
 from tests.model.pdm.modules import random_module
 from workers.shared.emulation import Emulation
 from workers.shared.messages import Sampling, Tap
@@ -65,12 +64,6 @@ class CountedPdm(PdmDrafter):
     def advance(self) -> bool:
         self.asked += 1
         return super().advance()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +123,7 @@ def test_calibration_measures_the_pipeline_before_it_serves_and_is_kept(
     monkeypatch.setenv("ECHELON_CACHE", str(tmp_path))
     controller = Controller(4, CHOICES[:2])
     with local_engine(tiny_model, (4, 4, 4, 4), controller=controller, emulate=Emulation(stage_ms=20)) as engine:
+        assert engine.client.status().calibrating
         result = engine.client.generate([1, 2, 3], 5, GREEDY)
         assert len(result.tokens) == 5
         assert controller.calibrated
@@ -137,4 +131,5 @@ def test_calibration_measures_the_pipeline_before_it_serves_and_is_kept(
         assert controller.paces.seconds(CHOICES[0], silent) > 0.08  # four stages of 20 ms, one after the other
         assert controller.paces.seconds(CHOICES[1], right) < controller.paces.seconds(CHOICES[0], silent) / 2
         assert controller.paces.shared(*CHOICES[:2])  # a lookup takes no time
+        assert not engine.client.status().calibrating
         assert engine.client.status().stats.counts.cycles <= 4 * 5  # those of the request, and no others

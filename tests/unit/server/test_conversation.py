@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.preparation.conversation import ChatPrompts
@@ -74,6 +74,7 @@ def test_other_fields_and_variables_are_text_too(tokenizer: ModelTokenizer) -> N
     assert tokenizer.control_ids(ids) == []
 
 
+@settings(max_examples=25)
 @given(st.lists(st.text(max_size=30).filter(lambda text: "<|" not in text), min_size=1, max_size=3))
 def test_equal_to_hugging_face(hugging_face: Any, prompts: ChatPrompts, contents: list[str]) -> None:
     expected = hugging_face.apply_chat_template(

@@ -73,6 +73,24 @@ async def test_no_more_than_the_capacity_is_open_and_all_or_nothing(engine: Stub
     assert client.open_sequences == 2
 
 
+async def test_while_the_engine_calibrates_requests_are_taken_but_it_is_not_ready(tmp_path: Path) -> None:
+    engine = StubEngine(f"ipc://{tmp_path}/bus", lambda request: [7, 8, 9], calibrating=True)
+    engine.start()
+    client = EngineClient(engine.endpoint, max_queue=1, health_timeout=0.5, clock=time.monotonic, probe_interval=0.05)
+    await client.start()
+    try:
+        await until(lambda: client.healthy)
+        with pytest.raises(EngineUnavailable, match="measures what its drafters gain"):
+            _ = client.ready_info
+        assert await tokens(client.submit([generate("a")])) == [7, 8, 9]
+        engine.calibrating = False
+        await until(lambda: not client.status.calibrating)
+        assert client.ready_info == client.info
+    finally:
+        await client.stop()
+        await asyncio.to_thread(engine.stop)
+
+
 async def test_a_finished_sequence_is_not_aborted(engine: StubEngine, client: EngineClient) -> None:
     submission = client.submit([generate("a")])
     await tokens(submission)

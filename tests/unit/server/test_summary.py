@@ -49,7 +49,9 @@ def test_the_expected_gain_is_the_calibrations(predicted: dict[str, float], expe
 
 
 def test_nothing_is_expected_before_it_is_measured() -> None:
-    assert "being measured" in told(controller=ControllerStatus("none", {"none": 1.0, "ngram": 2.0}, calibrated=False))
+    assert "found out in use" in told(
+        controller=ControllerStatus("none", {"none": 1.0, "ngram": 2.0}, calibrated=False)
+    )
 
 
 def test_the_example_can_be_pasted() -> None:

@@ -6,6 +6,7 @@ from speculation.group import StageGroup
 from workers.shared.config import Endpoints, EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.messages import FromStage, Ready
+from workers.shared.progress import Loading
 
 CONFIG = EngineConfig(
     "model", (8, 8), Endpoints("inproc://bus", "inproc://results", ("inproc://0", "inproc://1"), ()), 64
@@ -34,6 +35,11 @@ def ready(stage: int, dtype: str) -> Ready:
 
 def test_stages_of_one_engine_are_ready() -> None:
     channels = Scripted(ready(1, "float32"), ready(0, "float32"))
+    StageGroup(CONFIG, channels).await_ready({"dtype": "float32"}, lambda: False)  # type: ignore[arg-type]
+
+
+def test_while_stages_load_they_are_waited_for_and_what_they_say_is_kept() -> None:
+    channels = Scripted(Loading(1, 3, 100), ready(0, "float32"), Loading(1, 50, 100), ready(1, "float32"))
     StageGroup(CONFIG, channels).await_ready({"dtype": "float32"}, lambda: False)  # type: ignore[arg-type]
 
 

@@ -20,6 +20,19 @@ def test_missing_stages_are_named_with_their_addresses_until_the_limit() -> None
         roll.look(105.5)
 
 
+def test_a_stage_that_goes_on_loading_is_told_from_one_that_hangs() -> None:
+    roll = RollCall(ADDRESSES, limit=100, now=0)
+    for now in range(0, 400, 2):
+        roll.heard(0, now, 1000, now)
+        text = roll.look(now)
+        assert text is None or f"stage 0, which had loaded {now} of 1000 tensors" in text
+        assert text is None or "stage 1, expected at" in text
+    roll.missing.discard(1)
+    roll.look(498)
+    with pytest.raises(PeerLost, match=r"had loaded 398 of 1000 .* 101 s ago, after --ready-timeout 100 s"):
+        roll.look(499)
+
+
 @given(st.lists(st.floats(0, 30), max_size=40))
 def test_nothing_is_said_or_raised_once_all_are_there(gaps: list[float]) -> None:
     roll = RollCall(ADDRESSES, limit=10, now=0)

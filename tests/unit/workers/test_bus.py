@@ -24,6 +24,7 @@ from workers.shared.messages import (
     Tokens,
     ToStage,
 )
+from workers.shared.progress import Loading
 
 SAMPLING = Sampling(seed=2**63, logit_bias={3: 1.5}, end_tokens=(2,), logprobs=2, grammar="start: /é+/")
 EXAMPLES = [
@@ -33,6 +34,7 @@ EXAMPLES = [
     (ToStage, Frame(8, 0, 3, 4, (1, 2, 3), True)),
     (FromStage, Sample(0, 3, 9, (7,), (TokenLogprobs(-0.5, [(7, -0.5)]),), None, (0.25,))),
     (FromStage, Tap(1, 0, 3, 9, "float32", b"\0" * 64)),
+    (FromStage, Loading(1, 3, 100)),
     (FromStage, Pong(4, 1, StageTimings(frames=3))),
 ]
 

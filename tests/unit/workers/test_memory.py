@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import workers.shared.memory
 from tests.unit.workers.test_model_bytes import write_safetensors
 from workers.shared.config import Endpoints, EngineConfig
 from workers.shared.errors import ConfigError
@@ -18,9 +19,11 @@ from workers.shared.memory import (
     check_fits,
     free_bytes,
     host_bytes,
+    needs_of,
     neighbours,
 )
 from workers.shared.model_files.layers import kv_bytes_per_position
+from workers.shared.packed.inventory import Inventory, read_inventory
 
 LLAMA = {
     "model_type": "llama",
@@ -29,6 +32,20 @@ LLAMA = {
     "num_key_value_heads": 8,
     "hidden_size": 4096,
 }
+
+
+def write_model(folder: Path) -> Path:
+    """Four layers of five bytes."""
+    write_safetensors(
+        folder / "model.safetensors",
+        {
+            "model.embed_tokens.weight": 1000,
+            "model.norm.weight": 2,
+            **{f"model.layers.{layer}.mlp.up_proj.weight": 5 for layer in range(4)},
+        },
+    )
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return folder
 
 
 def test_kv_bytes_per_position() -> None:
@@ -79,20 +96,28 @@ def test_parts_on_one_card_have_one_budget_and_a_card_that_does_not_tell_is_left
     check_devices(needs, 64, free.get)
 
 
+def test_headers_are_read_once_for_all_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+
+    def count(folder: Path, *rest: object) -> Inventory:
+        read.append(folder)
+        return read_inventory(folder)
+
+    monkeypatch.setattr(workers.shared.memory, "read_inventory", count)
+    model = write_model(tmp_path)
+    endpoints = Endpoints("ipc://a", "ipc://b", ("ipc://c",) * 4, ("ipc://d",) * 4)
+    needs = needs_of(EngineConfig(str(model), (1, 1, 1, 1), endpoints, 64))
+    assert [need.who for need in needs] == ["stage 0", "stage 1", "stage 2", "stage 3"]
+    assert needs[1].weight_bytes == 4 * 5
+    assert read == [model]
+
+
 def test_neighbours_are_the_stages_on_the_same_device_of_the_same_host(tmp_path: Path) -> None:
-    write_safetensors(
-        tmp_path / "model.safetensors",
-        {
-            "model.embed_tokens.weight": 1000,
-            "model.norm.weight": 2,
-            **{f"model.layers.{layer}.mlp.up_proj.weight": 5 for layer in range(4)},
-        },
-    )
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    model = write_model(tmp_path)
     data = ("tcp://a:1", "tcp://a:2", "tcp://b:3", "tcp://a:4")
     endpoints = Endpoints("tcp://a:5", "tcp://a:6", data, data)
     devices = ("cuda:0", "cuda:0", "cuda:0", "cuda:1")
-    config = EngineConfig(str(tmp_path), (1, 1, 1, 1), endpoints, 64, devices=devices)
+    config = EngineConfig(str(model), (1, 1, 1, 1), endpoints, 64, devices=devices)
     assert [[need.who for need in neighbours(config, stage)] for stage in range(4)] == [
         ["stage 0", "stage 1"],
         ["stage 0", "stage 1"],

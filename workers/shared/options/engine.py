@@ -208,7 +208,11 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         Seconds, about(PIPELINE, "Seconds without an answer after which a stage that serves is taken for hung")
     ] = 20.0
     ready_timeout: Annotated[
-        Seconds, about(PIPELINE, "Seconds in which all processes must have started and loaded their weights")
+        Seconds,
+        about(
+            PIPELINE,
+            "Seconds in which all processes must have started and loaded their weights; who goes on loading has more",
+        ),
     ] = 600.0
     hollow_stages: Annotated[
         bool,

@@ -7,8 +7,28 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from workers.shared.lifecycle import PARENT_VARIABLE
+
+
+class Process(Protocol):
+    """What we use of `subprocess.Popen`."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """The exit code, negative of a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code once there is one; raises `subprocess.TimeoutExpired`."""
+
+    def terminate(self) -> None:
+        """Asks it to leave."""
+
+    def kill(self) -> None:
+        """Ends it."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +36,7 @@ class Child:
     """A running `python -m MODULE ...`."""
 
     name: str
-    process: "subprocess.Popen[bytes]"
+    process: Process
 
     def end(self, grace: float) -> None:
         """Asks it to leave, and kills it where it is still there after `grace` seconds."""
@@ -36,6 +56,12 @@ class Child:
         if code < 0:
             return f"{self.name} was killed by {signal.Signals(-code).name}"
         return f"{self.name} left with exit code {code}"
+
+
+class Spawn(Protocol):
+    """Starts `python -m arguments...`, with so many threads for OpenMP."""
+
+    def __call__(self, name: str, *arguments: str, threads: int = 1) -> Child: ...
 
 
 def spawn(name: str, *arguments: str, threads: int = 1, variables: Mapping[str, str] | None = None) -> Child:
@@ -94,6 +120,12 @@ class Group:
 
 
 def wait_for_any_exit(groups: Sequence[Group]) -> None:
-    """Sleeps until a child of `groups` has ended; a signal handler's exception gets through."""
+    """Sleeps until a child of `groups` has ended; a signal handler's exception gets through.
+
+    Buries whoever else ends meanwhile: a process that lost its parent, or a fork server.
+    """
     while not any(group.ended() for group in groups):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        ours = {child.process.pid for group in groups for child in group.children}
+        if ended is not None and ended.si_pid not in ours:
+            os.waitpid(ended.si_pid, os.WNOHANG)
