@@ -10,8 +10,8 @@ from speculation.channels import Channels
 from speculation.decisions.admission import refusal
 from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim, Credits
+from speculation.decisions.drafts.steps import FRAME_KINDS, Step
 from speculation.decisions.policy import FramePolicy
-from speculation.decisions.schedule import FRAME_KINDS, Step
 from speculation.decisions.turns import Turns
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter

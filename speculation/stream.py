@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim
+from speculation.decisions.drafts.steps import Step
 from speculation.decisions.drafts.tree import Guess, Node
 from speculation.decisions.drafts.worth import Acceptance
 from speculation.decisions.estimates import Choice
 from speculation.decisions.policy import FramePolicy
-from speculation.decisions.schedule import Schedule, Step
+from speculation.decisions.schedule import Schedule
 from speculation.decisions.widths import WidthCosts, WidthOfFrames
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from speculation.decisions.drafts.steps import Step
 from speculation.decisions.policy import pipelined
-from speculation.decisions.schedule import Step
 from speculation.node_taps import NodeTaps
 from speculation.taps import TapBuffer
 from tests.unit.speculation.pipeline_sim import PipelineSim, Request, plain
