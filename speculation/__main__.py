@@ -9,7 +9,7 @@ from pathlib import Path
 from speculation.channels import Channels
 from speculation.decisions.controller import Controller
 from speculation.decisions.policy import choose_policy
-from speculation.drafters.build import build_drafters, choices
+from speculation.drafters.build import build_drafters, choices, sources_of
 from speculation.engine import Engine
 from speculation.kept_calibrations import load_measured
 from workers.decisions.check_config import check_config
@@ -57,6 +57,7 @@ def serve(config: EngineConfig) -> None:
     threads = []
     try:
         drafters = build_drafters(config, vocab_size, offered)
+        channels.attend(sources_of(drafters))
         engine = Engine(config, vocab_size, policy, drafters, channels, controller)
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, lambda *_: engine.stop())

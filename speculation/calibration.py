@@ -167,6 +167,8 @@ class Calibration:
         return Rehearsal(choice, self._request(_PROMPT, _OUTPUT), self._reader(), right, self._vocab_size)
 
     def _is_free(self, choice: Choice) -> bool:
+        if choice.apart:
+            return False
         runs = self._done[self._contenders[choice.family or choice.name]]
         return bool(runs) and min(run.draft for run in runs) < _FREE * self._times(self._plain).right
 

@@ -1,15 +1,17 @@
 """Rank 0's sockets: the request bus, one control channel a stage, and the results of all stages."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 import zmq
 
+from speculation.drafters.base import DraftSource
 from speculation.stage_lines import open_lines
 from speculation.wakeup import Wakeup
 from workers.shared.bus import Intake, encode, open_socket
+from workers.shared.cascade.figures import ModelFigures
 from workers.shared.config import Endpoints
 from workers.shared.messages import Failed, FromEngine, FromStage, Sample, Shutdown, ToEngine, ToStage
 
@@ -29,16 +31,31 @@ class Channels:
         self._bus_descriptor = self._wakeup.attend(self._bus)
         self._asked = True  # whether there may be something on the bus
         self._lines = open_lines(context, endpoints, silence, self._wakeup)
+        self._sources: dict[int, DraftSource] = {}  # by descriptor
         self._stages = len(endpoints.control)
         self._vanished: set[bytes] = set()
         self._from_stages: Intake[FromStage] = Intake(FromStage, "results channel")
         self._from_clients: Intake[ToEngine] = Intake(ToEngine, "request bus")
+
+    def attend(self, sources: Iterable[DraftSource]) -> None:
+        """From now on `wait` ends for these sources of drafts, too, which are told to take in what has come."""
+        for source in sources:
+            self._sources[source.fileno()] = source
+            self._wakeup.watch(source.fileno())
+
+    def figures(self) -> list[ModelFigures]:
+        """Of all models that draft beside the engine."""
+        return [figures for source in self._sources.values() for figures in source.figures()]
 
     def wait(self, seconds: float) -> None:
         """Sleeps until a message arrives or `seconds` have passed."""
         ready = self._wakeup.wait(seconds)
         self._asked = any(descriptor == self._bus_descriptor for descriptor, _ in ready)
         self._lines.noticed(ready)
+        if self._sources:
+            for descriptor, _ in ready:
+                if (source := self._sources.get(descriptor)) is not None:
+                    source.arrived()
 
     @property
     def dropped(self) -> int:
@@ -84,7 +101,9 @@ class Channels:
         self.announce_ns += time.perf_counter_ns() - started
 
     def dismiss(self) -> None:
-        """Tells every stage that is still there to leave."""
+        """Tells everybody who is still there to leave."""
+        for source in self._sources.values():
+            source.dismiss()
         self._lines.dismiss(encode(Shutdown()))
 
     def answer(self, client: bytes, message: FromEngine) -> None:
@@ -107,6 +126,8 @@ class Channels:
         """Closes all sockets, after the last control messages have left."""
         self._lines.close()
         self._bus.close()
+        for source in self._sources.values():
+            source.close()
 
 
 class _Named(msgspec.Struct):

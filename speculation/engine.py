@@ -385,4 +385,5 @@ class Engine:
             dropped=self._channels.dropped,
             kv=kv_use(self._config.kv_positions, self._streams),
             calibrating=self._calibrating,
+            models=self._channels.figures(),
         )

@@ -17,7 +17,7 @@ from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig
 from workers.shared.frames import Frame
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
-from workers.shared.model_files.layers import snapshots_of
+from workers.shared.model_files.layers import beginnings_of
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Stream:
         other = None if source is None else source.slot
         opening = Open(schedule.sequence, schedule.epoch, len(generate.prompt), generate.sampling, reused, other)
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
-        schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated)
+        copied = source is not None
+        schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated, copied=copied)
         self._widths.begin(session.choice)
         self.set_width()
         self.drafter.frames(schedule.width)  # one that had failed has not heard of it
@@ -241,13 +242,13 @@ def idle_streams(
     controller: Controller,
 ) -> list[Stream]:
     """A stream for each slot and its drafter; `numbers` are those of the frames that are announced."""
-    snapshots = snapshots_of(config.model)
+    back, lends = beginnings_of(config)
 
     def costs(choice: Choice) -> WidthCosts:
         return controller.costs(choice)._replace(breadth=policy.breadth)
 
     widths = WidthOfFrames(config.stages, None if config.chooses_width else policy.width, costs)
     return [
-        Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, snapshots), drafter, widths)
+        Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, back, lends), drafter, widths)
         for slot, drafter in enumerate(drafters)
     ]

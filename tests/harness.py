@@ -15,7 +15,8 @@ from speculation.channels import Channels
 from speculation.decisions.controller import Controller
 from speculation.decisions.estimates import Choice
 from speculation.decisions.policy import choose_policy
-from speculation.drafters.base import Drafter, DrafterWrapper, Maker
+from speculation.drafters.base import Drafter, DrafterWrapper, DraftSource, Maker
+from speculation.drafters.build import sources_of
 from speculation.drafters.guarded import GuardedDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.switched import SwitchedDrafter
@@ -53,6 +54,10 @@ class SwitchableDrafter(DrafterWrapper):
     def switch(self, drafter: Drafter) -> None:
         self._inner = drafter
 
+    @property
+    def current(self) -> Drafter:
+        return self._inner
+
 
 class Drafting:
     """The drafters of all slots of an engine."""
@@ -63,6 +68,11 @@ class Drafting:
         self._inner = [SwitchableDrafter(anchors) for _ in range(slots)]
         self.guarded = [GuardedDrafter(inner) for inner in self._inner]
         self.may_fail = False
+
+    @property
+    def sources(self) -> set[DraftSource]:
+        """What wakes the engine for those that are used now."""
+        return sources_of(inner.current for inner in self._inner)
 
     def use(self, drafter: Drafter | Maker) -> None:
         """From now on, `drafter` for whatever slot, if it keeps nothing from one request to the next; or one each.
@@ -218,12 +228,14 @@ def local_engine(
     drafts: int = 0,
     addresses: Mapping[str, str] | None = None,
     controller: Controller | None = None,
+    maker: Maker | None = None,
     **settings: Any,
 ) -> Iterator[LocalEngine]:
     """Runs the model in `folder` with `split` layers a stage, tapped at `anchors`; `settings` go to `EngineConfig`.
 
     `drafts` is `num_speculative_tokens`; `addresses` replace some of the endpoints. Without a
-    `controller`, whatever drafter the test uses always drafts.
+    `controller`, whatever drafter the test uses always drafts. `maker` makes those that are used at first; if any has
+    a source, the engine attends to it.
     """
     config = EngineConfig(
         model=str(folder),
@@ -238,6 +250,9 @@ def local_engine(
     context: zmq.Context[Any] = zmq.Context()
     drafting = Drafting(config.max_num_seqs, anchors)
     channels = Channels(context, config.endpoints)
+    if maker is not None:
+        drafting.use(maker)
+        channels.attend(drafting.sources)
     controller = controller or Controller(config.stages, [Choice("test", listens=bool(anchors))])
     engine = Engine(config, vocab_size, choose_policy(config), drafting.guarded, channels, controller)
     failures: list[Exception] = []

@@ -2,7 +2,7 @@
 
 import sys
 
-from workers.prepare.gguf.configuration import MODEL_TYPES
+from workers.prepare.gguf.configuration import MODEL_TYPES, WITH_EXPERTS
 from workers.shared.model_files.architectures import REFUSED
 from workers.shared.model_files.blocks import BITS, BLOCKS
 from workers.shared.model_files.expected import KNOWN as EVERY_FRAME
@@ -37,15 +37,18 @@ A folder, a hub model and a GGUF file are checked before any process is started,
   for every request, so that a token's rotation does not depend on what follows.
 * **A text tower** of a model that also sees or hears (`text_config`, tensors under `language_model.`) is served as
   text if its own `model_type` is in the table: Gemma 3, Mistral 3, Qwen3.5. Images and sounds are refused.
-* **Latent attention** (DeepSeek-V3, GLM-4 MoE lite): keys and values are kept as attention reads them, not as the
-  latents they are made of: many times the memory, and no work at every token for all positions.
+* **Latent attention** (DeepSeek-V2 and V3, GLM-4 MoE lite): keys and values are kept as attention reads them, not as
+  the latents they are made of: many times the memory, and no work at every token for all positions.
+* **Sliding windows**: on CPUs layers that have one keep no more than they can still read, where that saves half of
+  their memory ([decision 10](decisions/0010-slots-of-addresses.md)); on GPUs they keep every position.
 * **Experts in MXFP4** (gpt-oss) are unpacked to the dtype when they are loaded (`workers/model/mxfp4.py`). The model's
   chat format is that of its own template; its channels are not told apart in answers.
 * **Tensors**: missing, misshapen and superfluous ones, unknown dtypes, and files that are cut short, from headers alone
   (`expected.py`). Values that are infinite or not numbers are refused by name when they are loaded.
 * **GGUF**: every key of the architecture and of the tokenizer and every tensor is applied as llama.cpp does or refused
-  by name, `rope_freqs` and rope scaling among them (`workers/prepare/gguf/`). An answer ends with the file's `eos`,
-  `eot` and `eom` tokens. Parts of a split file must be joined first.
+  by name, `rope_freqs` and rope scaling among them (`workers/prepare/gguf/`); Phi-3's windows are applied, which
+  llama.cpp leaves out. Experts become a tensor each. An answer ends with the file's `eos`, `eot` and `eom` tokens.
+  Parts of a split file must be joined first.
 
 ## Packed weights
 
@@ -148,7 +151,7 @@ Gemma 3 270M (Q4_K_M; Q5_0, Q8_0, Q4_K and Q6_K blocks): 64.2 ms a token.
 
 def page() -> str:
     """The whole page."""
-    files = {kind: name for name, kind in MODEL_TYPES.items()}
+    files = {kind: name for names in (MODEL_TYPES, WITH_EXPERTS) for name, kind in names.items()}
     served = [
         f"| `{kind}` | {_layers(family)} | {family.since} | {f'`{files[kind]}`' if kind in files else 'no'} | "
         f"{_TESTED[kind in EVERY_FRAME]} |"

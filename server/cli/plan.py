@@ -79,6 +79,8 @@ def _over_network(options: PlanOptions) -> tuple[ModelSize, EngineConfig]:
     model = read_model(options)
     stages = len(options.engine.split) or options.engine.stages or max(len(options.hosts) - 1, 0) or DEFAULT_STAGES
     engine = with_prepared_draft_model(options.engine)
+    if engine.drafter.cascade:
+        raise ConfigError("--cascade: its processes are started, and started again, by echelon serve, not by hand")
     if not engine.split:
         engine = msgspec.structs.replace(engine, stages=stages)
     hosts = options.hosts or ("engine", *(f"stage-{i}" for i in range(stages)))

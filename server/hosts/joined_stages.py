@@ -51,7 +51,8 @@ class JoinedStages:
         self._gathering = gathering
         self._model = model
         self._options = options
-        self._bus = local_endpoints(run, 0, 0).bus  # the API server runs here
+        self._run = run
+        self._here = local_endpoints(run, 0, 0)
         self._stages = len(options.split) or options.stages or DEFAULT_STAGES
         host, self._port = split_tcp(gathering.address)
         self._host = f"[{host}]" if ":" in host else host
@@ -63,6 +64,7 @@ class JoinedStages:
 
     def plan(self, attempt: int) -> EngineConfig:
         """See `StageHosts`: waits for hosts, and starts this one's own member where it does not run."""
+        self._here = local_endpoints(self._run, 0, attempt)  # the API server runs here, and what drafts beside rank 0
         if self._gathering.local_stages and (self._own is None or self._own.process.poll() is not None):
             self._own = self._join_here()
         return self._lobby.assemble(self._stages, self._seated, engine_fingerprint)
@@ -85,7 +87,8 @@ class JoinedStages:
         )
         options = rebalanced(options, self._model, relative_speeds([place.seat for place in seating]))
         config = plan_over_network(options, self._model, hosts, self._port + 1, self._gathering.token)
-        return msgspec.structs.replace(config, endpoints=msgspec.structs.replace(config.endpoints, bus=self._bus))
+        ends = msgspec.structs.replace(config.endpoints, bus=self._here.bus, cascade=self._here.cascade)
+        return msgspec.structs.replace(config, endpoints=ends)
 
     def _join_here(self) -> Child:
         # The first stages are here: so a drafter on their device may be.

@@ -136,10 +136,13 @@ class Launcher:
         path = self._run_folder / f"engine-{self._attempts}.json"
         save_config(config, path)
         computing: Spawn = self._fork_server.spawn if _may_fork(config) else spawn
-        leading = computing if DRAFTERS[config.drafter.name].computes else spawn
+        drafter = DRAFTERS[config.drafter.name]
+        leading = computing if drafter.computes else spawn
         rank_0 = leading("speculation rank", "speculation", "--config", str(path), threads=config.drafter.threads)
         self._engine.children.append(rank_0)
         self._engine.children += self._stages.start(config, path, computing)
+        if drafter.process:
+            self._engine.children.append(spawn(config.drafter.name, drafter.process, "--config", str(path)))
 
     def _start_server(self, config: EngineConfig) -> None:
         settings = settings_for(

@@ -41,13 +41,14 @@ def prepare_model(model: str, revision: str | None = None, *, draft: bool = Fals
 
 
 def with_prepared_draft_model(options: EngineOptions) -> EngineOptions:
-    """The same options with the draft model, if there is one, as a prepared folder; a draft head says what it is.
+    """The same options with the draft model, or the models of a cascade, as prepared folders.
 
-    Raises `ConfigError` where a head cannot be used, or is another than the drafter asks for.
+    A draft head says what it is. Raises `ConfigError` where it cannot be used, or the drafter asks for another.
     """
-    drafter = options.drafter
+    cascade = tuple(str(prepare_model(smaller)) for smaller in options.drafter.cascade)
+    drafter = replace(options.drafter, cascade=cascade)
     if drafter.model is None:
-        return options
+        return replace(options, drafter=drafter)
     folder = Path(drafter.model).expanduser().absolute()
     head = recognise_head(folder)
     if head is None:

@@ -135,6 +135,8 @@ def choose_drafter(options: DrafterOptions, model: ModelSize, device: str) -> Dr
         name = options.name
     elif options.model is not None:
         name = "model"
+    elif options.cascade:
+        name = "cascade"
     else:  # a module cannot fill frames of several tokens
         name = "ngram" if module is None or options.num_speculative_tokens else "pdm+ngram"
     if options.module is None and not DRAFTERS[name].ships:
@@ -146,6 +148,8 @@ def choose_drafter(options: DrafterOptions, model: ModelSize, device: str) -> Dr
         module_target=model.name,
         draft_model=options.model,
         device=device if options.device == "auto" else options.device,
+        cascade=options.cascade,
+        cascade_devices=options.cascade_device,
         **given
         | {
             "script": None if options.script is None else str(Path(options.script).resolve()),
@@ -162,6 +166,7 @@ def local_endpoints(folder: Path, stages: int, attempt: int) -> Endpoints:
         control=tuple(f"unix://{folder}/control-{i}-{attempt}" for i in range(stages)),
         data=tuple(f"unix://{folder}/data-{i}-{attempt}" for i in range(stages)),
         rendezvous=f"file://{folder}/rendezvous-{attempt}",
+        cascade=f"unix://{folder}/cascade-{attempt}",
     )
 
 

@@ -76,7 +76,9 @@ def settle_speculation(options: EngineOptions) -> EngineOptions:
     """
     text = options.drafter.speculative_config
     if options.drafter.name == "none":
-        off = replace(options.drafter, module=None, model=None, speculative_config=None, num_speculative_tokens=0)
+        off = replace(
+            options.drafter, module=None, model=None, cascade=(), speculative_config=None, num_speculative_tokens=0
+        )
         return replace(options, drafter=off)
     if text is None:
         return options

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from server.launcher.own_server import base_url
 from server.settings import KEYS_VARIABLE, ServerFields
@@ -28,7 +29,7 @@ def summary(
     layers = "+".join(map(str, config.split))
     held = list(needs)
     weights = sum(need.weight_bytes for need in held)
-    kv = sum(need.kv_bytes_per_position for need in held) * config.max_model_len
+    kv = sum(need.kv_bytes(config.max_model_len) for need in held)
     rows = [
         ("pipeline", f"{config.stages} stage{'s' if config.stages > 1 else ''} of {layers} layers on {shown}"),
         ("memory", f"{weights / _GIB:.2f} GiB weights, {kv / _GIB:.2f} GiB keys and values"),
@@ -46,6 +47,8 @@ def summary(
 
 def _drafting(config: EngineConfig, controller: ControllerStatus | None) -> str:
     text = str(config.drafter.name)
+    if config.drafter.cascade:
+        text += f" of {', '.join(Path(model).name for model in config.drafter.cascade)}"
     if config.drafter.num_speculative_tokens:
         text += f", draft-then-verify with {config.drafter.num_speculative_tokens} drafts"
     if config.widest > 1:

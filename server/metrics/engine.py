@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from server.engine.client import EngineClient
 from server.engine.rates import EngineFigures
+from workers.shared.cascade.figures import ModelFigures
 from workers.shared.messages import (
     DEPTHS,
     HIT_RANKS,
@@ -45,6 +46,19 @@ _HELP: Mapping[str, str] = {
     "commit_ns": "Rank 0's time for samples, without announcements",
     "announce_ns": "Rank 0's time for control messages",
 }
+_OF_MODELS: Mapping[str, str] = {
+    "written": "Tokens that a model of the cascade has written itself",
+    "verifications": "Its passes over drafts of the next smaller model",
+    "plain": "Its steps without drafts to verify",
+    "judged": "Drafts of the next smaller model that were found right or wrong",
+    "accepted": "Those that were right",
+    "waiting": "Drafts that waited at the beginning of verifications, in sum",
+    "adopted": "Tokens taken over from the next bigger model",
+    "undone": "Tokens that the next bigger model has contradicted, and what followed them",
+    "filled": "Rows computed for tokens that it had not written",
+    "busy_ns": "Time spent computing",
+    "total_ns": "Time since its process started",
+}
 
 
 class EngineCollector(Collector):
@@ -77,6 +91,7 @@ def engine_metrics(figures: EngineFigures, status: Status) -> Iterator[Metric]:
     yield from _controller(status.controller)
     yield from _rates(figures)
     yield from _stages(status.stages)
+    yield from _models(status.models)
     yield _info(status.info)
 
 
@@ -178,6 +193,21 @@ def _stages(stages: Iterable[StageTimings]) -> Iterator[Metric]:
         frames.add_metric([stage, "skipped"], timings.skipped)
         tokens.add_metric([stage], timings.tokens)
     yield from (seconds, frames, tokens)
+
+
+def _models(models: Iterable[ModelFigures]) -> Iterator[Metric]:
+    """Of a cascade: a counter for each figure of its models, which are numbered from the smallest on."""
+    metrics: dict[str, CounterMetricFamily] = {}
+    for number, figures in enumerate(models):
+        for name, text in _OF_MODELS.items():
+            seconds = name.endswith(_NANOSECONDS)
+            series = f"{name.removesuffix(_NANOSECONDS)}_seconds" if seconds else name
+            metric = metrics.setdefault(
+                name, CounterMetricFamily(f"echelon:cascade_{series}", text, labels=["model", "name"])
+            )
+            value = getattr(figures, name)
+            metric.add_metric([str(number), figures.name], value / _NS if seconds else value)
+    yield from metrics.values()
 
 
 def _info(info: EngineInfo) -> Metric:

@@ -109,6 +109,7 @@ def shown(settings: BenchSettings) -> BenchSettings:
     drafter = settings.engine.drafter
     if drafter.model is not None:
         drafter = replace(drafter, model=name(drafter.model))
+    drafter = replace(drafter, cascade=tuple(map(name, drafter.cascade)))
     return replace(settings, model=name(settings.model), engine=replace(settings.engine, drafter=drafter))
 
 

@@ -21,6 +21,8 @@ class Method(NamedTuple):
     rounds: bool = False  # draft-then-verify: a few drafts, one frame with all of them, its sample
     one_device: bool = False
     chooses: bool = False  # the controller decides, also where the others are to draft always
+    waits: bool = False  # of a cascade: one model works at a time, on as many drafts as a round has
+    direct: bool = False  # of a cascade: the smallest model alone, without those between it and the target
     width: int | Literal["auto"] | None = None  # tokens a frame of its own; None: as all have been asked for
 
     @property
@@ -52,6 +54,10 @@ METHODS = {
     "eagle3": Method("eagle3"),
     "peagle": Method("peagle"),
     "mtp": Method("mtp"),
+    "cascade": Method("cascade"),  # as many frames in flight as there are stages
+    "cascade-rounds": Method("cascade", rounds=True),  # PipeSpec: one frame in flight, with all drafts that wait
+    "cascade-sync": Method("cascade", rounds=True, waits=True),
+    "cascade-direct": Method("cascade", direct=True),
     "scripted": Method("scripted"),  # rehearsal
     "dtv-scripted": Method("scripted", rounds=True),
     SINGLE: Method("none", one_device=True),
@@ -65,6 +71,7 @@ def _methods(are: Callable[[DrafterRow], bool]) -> tuple[str, ...]:
 
 USES_MODULE = _methods(lambda row: row.needs_module)
 USES_MODEL = _methods(lambda row: row.needs_model)
+USES_CASCADE = _methods(lambda row: row.needs_cascade)
 REHEARSALS = _methods(lambda row: row.needs_script)
 
 
@@ -149,6 +156,8 @@ def check(settings: BenchSettings, methods: tuple[str, ...]) -> None:
         raise ConfigError(
             f"--draft-model PATH is for one of {', '.join(sorted(drafting))}; give a --checkpoint for others"
         )
+    if any(method in USES_CASCADE for method in methods) != bool(drafter.cascade):
+        raise ConfigError(f"--methods {' or '.join(USES_CASCADE)} and --cascade SMALL[,MIDDLE...] belong together")
 
 
 def serve_arguments(contender: Contender, settings: BenchSettings, checkpoint: str | None) -> list[str]:
@@ -157,13 +166,17 @@ def serve_arguments(contender: Contender, settings: BenchSettings, checkpoint: s
     `checkpoint` is the path of what its drafter has: a draft module, an exit head, or a model of its own.
     """
     method, how, asked = contender.method, contender.how, settings.engine
+    drafts = settings.num_speculative_tokens
     drafter = replace(
         asked.drafter,
         name=str(how.drafter),
         module=checkpoint if method in USES_MODULE else None,
         model=checkpoint or asked.drafter.model if method in USES_MODEL else None,
         scripted_acceptance=asked.drafter.scripted_acceptance if method in REHEARSALS else None,
-        num_speculative_tokens=settings.num_speculative_tokens if how.rounds else 0,
+        num_speculative_tokens=drafts if how.rounds else 0,
+        cascade=_cascade(contender, settings),
+        cascade_lookahead=drafts if how.waits else asked.drafter.cascade_lookahead,
+        cascade_lead=drafts if how.waits else asked.drafter.cascade_lead,
         always=asked.drafter.always and not (how.one_device or how.chooses),
     )
     engine = replace(
@@ -176,6 +189,14 @@ def serve_arguments(contender: Contender, settings: BenchSettings, checkpoint: s
         drafter=drafter,
     )
     return [settings.model, "--served-model-name", "bench", *flags(engine)]
+
+
+def _cascade(contender: Contender, settings: BenchSettings) -> tuple[str, ...]:
+    """The models that a contender has below the target, the smallest first."""
+    if contender.method not in USES_CASCADE:
+        return ()
+    models = settings.engine.drafter.cascade
+    return models[:1] if contender.how.direct else models
 
 
 def _width(how: Method, asked: EngineOptions) -> int | Literal["auto"]:
@@ -204,9 +225,12 @@ def has_network(method: Method) -> bool:
 def devices(contender: Contender, settings: BenchSettings) -> int:
     """How many devices a contender takes: GPUs, or processes with layers of the target or of a drafter.
 
-    On GPUs a drafter shares the first stage's.
+    On GPUs a drafter shares the first stage's; models of a cascade have devices of their own where they were given any.
     """
-    return len(gpus(contender, settings)) or contender.stages + has_network(contender.how)
+    cascade = _cascade(contender, settings)
+    own = len({*settings.engine.drafter.cascade_device[: len(cascade)]})
+    on_gpus = len(gpus(contender, settings))
+    return on_gpus + own if on_gpus else contender.stages + has_network(contender.how) + len(cascade)
 
 
 def _device(contender: Contender, engine: EngineOptions) -> tuple[str, ...]:

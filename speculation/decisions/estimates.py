@@ -56,6 +56,7 @@ class Choice:
     silence: float = 0.0  # share for which it has none
     family: str = ""  # choices of one family are right about the same tokens
     listens: bool = False  # reads the hidden states of a request, from its first token on
+    apart: bool = False  # computes in processes of its own: what that costs the stages is not in the time of a draft
 
 
 class Times(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from workers.decisions.reminder import Reminder
 from workers.shared.errors import PeerLost
+from workers.shared.progress import shown_bytes
 
 _FIRST = 8.0  # seconds after which missing stages are named, then after twice as long each time
 _LONGEST = 60.0  # seconds between two reminders
@@ -25,8 +26,8 @@ class RollCall:
         self._reminder = Reminder(_FIRST, now, _LONGEST)
 
     def heard(self, stage: int, done: int, total: int, now: float) -> None:
-        """`stage` has loaded `done` of `total` tensors."""
-        self._loading[stage] = now, f"{done} of {total} tensors"
+        """`stage` has loaded `done` of `total` bytes."""
+        self._loading[stage] = now, f"{shown_bytes(done)} of {shown_bytes(total)}"
 
     def look(self, now: float) -> str | None:
         """What to tell the operator at `now`, if anything; raises `PeerLost` once the limit has passed."""

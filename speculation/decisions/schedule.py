@@ -34,7 +34,8 @@ class Schedule:
     policy: FramePolicy
     prefill_chunk: int
     numbers: Iterator[int]  # announcement numbers, shared by all slots of an engine
-    snapshots: int | None = None  # chunk ends that a request can begin behind, where the model has states; else any
+    back: int | None = None  # how many of the newest chunk ends a request can begin behind; None: any of them
+    lends: bool = True  # whether other slots may copy what is held here
     epoch: int = 0
     tokens: list[int] = field(default_factory=list)  # behind `verified`, the drafts that were last asked about
     verified: int = 0
@@ -55,7 +56,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self.width = self.policy.width
-        self._returns = Returns(self.prefill_chunk, self.snapshots)
+        self._returns = Returns(self.prefill_chunk, self.back)
         self._tree = Tree(self.policy.scratch)
 
     @property
@@ -98,13 +99,11 @@ class Schedule:
         return self._returns.at_most(self._common(prompt, most))
 
     def coming(self, prompt: Sequence[int]) -> int:
-        """The same once the prompt that is being computed here is done; 0 where none is."""
-        return self._common(prompt, self._prompt) if self.lends and self.running and self.fresh == 0 else 0
-
-    @property
-    def lends(self) -> bool:
-        """Whether other slots may copy what is held here: snapshots of states stay in their slot."""
-        return self.snapshots is None
+        """The same once as much of the prompt that is being computed here is done; 0 where none is."""
+        if not self.lends or not self.running or self.fresh > 0:
+            return 0
+        common = self._common(prompt, self._prompt)
+        return common if common > self._canonical else self._returns.at_most(common)
 
     def _common(self, prompt: Sequence[int], most: int) -> int:
         """Whole chunks, in positions, in which `prompt` and the first `most` tokens agree; never the whole prompt."""
@@ -121,12 +120,14 @@ class Schedule:
         stop_tokens: Collection[int] = (),
         reused: int = 0,
         generated: Sequence[int] = (),
+        *,
+        copied: bool = False,
     ) -> None:
         """Takes the slot over for a request; its frames begin after the `reused` positions of the prompt.
 
-        `reused` is what `reusable` says, or less. `generated` is output that is verified already, for an earlier engine
-        has given it; its frames are those it had, of one token each, but all stages work on them at once. `max_tokens`
-        counts it.
+        `reused` is what `reusable` says, here or of the slot that it is `copied` from, or 0. `generated` is output that
+        is verified already, for an earlier engine has given it; its frames are those it had, of one token each, but all
+        stages work on them at once. `max_tokens` counts it.
         """
         if self.running or not prompt or max_tokens < 1:
             raise ValueError("start() needs an idle slot, a prompt of at least one token and max_tokens >= 1")
@@ -135,7 +136,7 @@ class Schedule:
         self._prompt = len(prompt)
         self.verified = self._given = len(self.tokens)
         self.announced = self.reused = self._canonical = reused
-        self._returns.began(reused)
+        self._returns.began(reused, copied=copied)
         self.counts = SpeculationCounts()
         self._limit = len(prompt) + max_tokens
         self._stop_tokens = stop_tokens

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from speculation.decisions.drafts.tree import Draft as Draft
 from speculation.decisions.drafts.tree import Node
 from speculation.decisions.estimates import Choice, Judgement
+from workers.shared.cascade.figures import ModelFigures
 from workers.shared.config import EngineConfig
 from workers.shared.messages import Sampling, Tap
 
@@ -24,6 +25,25 @@ PENDING: Final = Pending.PENDING
 # A guess, or none for this text (None), or none yet (PENDING). A frame goes without what is not to be had; it waits
 # for what is pending.
 Answer = Draft | Pending | None
+
+
+class DraftSource(Protocol):
+    """Where drafts come from that are made beside the engine's loop, for the drafters of all slots."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while `arrived` has something to do; always the same."""
+
+    def arrived(self) -> None:
+        """Takes in what has come; must not fail, nor wait."""
+
+    def figures(self) -> Sequence[ModelFigures]:
+        """Of the models that draft there, the smallest first."""
+
+    def dismiss(self) -> None:
+        """Nothing will be asked for any more: whoever makes drafts there may leave."""
+
+    def close(self) -> None:
+        """Lets go of the descriptor."""
 
 
 class Deciding(Protocol):
@@ -82,6 +102,7 @@ class Drafter(ABC):
 
     anchors: tuple[int, ...] = ()  # hidden states of the target that it wants tapped, by index; 0 is never among them
     cheap: bool = False  # work ahead costs next to nothing: it is done whether the drafter is chosen or not
+    source: DraftSource | None = None  # what wakes the engine: drafts may be had that were not before
     parts: Mapping[str, "Drafter"] = MappingProxyType({})  # that it asks, by name; it tells them what happens
 
     def kept(self) -> int | None:
@@ -166,6 +187,7 @@ class DrafterWrapper(Drafter):
 
     def __init__(self, inner: Drafter) -> None:
         self.anchors = inner.anchors
+        self.source = inner.source
         self.parts = inner.parts
         self._inner = inner
 

@@ -1,11 +1,11 @@
 """From a configuration to a drafter for every KV slot, and to what the controller may choose from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 
 from speculation.decisions.estimates import Choice
-from speculation.drafters.base import Drafter, Loader
+from speculation.drafters.base import Drafter, DraftSource, Loader
 from speculation.drafters.emulated import EmulatedDrafter
 from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.guarded import GuardedDrafter
@@ -27,7 +27,7 @@ def choices(config: DrafterConfig) -> list[Choice]:
 def _choice(name: DrafterName) -> Choice:
     row = DRAFTERS[name]
     family = "module" if row.needs_module else ""
-    return Choice(name, row.prior, row.silence, family, listens=row.listens)
+    return Choice(name, row.prior, row.silence, family, listens=row.listens, apart=bool(row.process))
 
 
 def build_drafters(config: EngineConfig, vocab_size: int, offered: Sequence[Choice]) -> list[GuardedDrafter]:
@@ -47,6 +47,11 @@ def build_drafters(config: EngineConfig, vocab_size: int, offered: Sequence[Choi
             drafter = ForcedDrafter(drafter, grammars)
         drafters.append(GuardedDrafter(drafter))
     return drafters
+
+
+def sources_of(drafters: Iterable[Drafter]) -> set[DraftSource]:
+    """What wakes the engine for them."""
+    return {drafter.source for drafter in drafters if drafter.source is not None}
 
 
 def _loader(path: str) -> Loader:

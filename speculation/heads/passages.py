@@ -34,7 +34,7 @@ def read_passages(
 ) -> list[SeenText]:
     """The texts as the model folder `target` sees them, with the hidden states `anchors`.
 
-    `progress(done, total)` counts layers. Raises `ConfigError` where the folder cannot be read.
+    `progress(done, total)` counts bytes of layers. Raises `ConfigError` where the folder cannot be read.
     """
     texts = _tokens(target)
     hidden: list[Tensor | None] = [None] * len(texts)
@@ -59,7 +59,7 @@ def read_passages(
             hidden[place] = output
             if last:
                 best.append(shard.row_logits(output).argmax(-1))
-        progress(layers.stop, len(sizes))
+        progress(sum(sizes[: layers.stop]), sum(sizes))
     return [
         SeenText(tokens, torch.stack(tapped, dim=1), likeliest)
         for tokens, tapped, likeliest in zip(texts, taps, best, strict=True)

@@ -28,7 +28,7 @@ class SeenText(NamedTuple):
     best: Tensor  # int64 [tokens], the likeliest token behind each, for the target
 
 
-class Agreement(NamedTuple):
+class RightDrafts(NamedTuple):
     """Shares of a head's drafts that are the target's likeliest token."""
 
     first: float  # of those made from a feature
@@ -49,7 +49,7 @@ class Tried(NamedTuple):
     """A reading, and what it has come to."""
 
     reading: HeadConfig
-    agreement: Agreement
+    agreement: RightDrafts
 
 
 def try_readings(head: EagleHead, readings: Readings, passages: Sequence[SeenText]) -> list[Tried]:
@@ -66,7 +66,7 @@ def try_readings(head: EagleHead, readings: Readings, passages: Sequence[SeenTex
 
 
 @torch.inference_mode()
-def agreement(head: EagleHead, passages: Sequence[SeenText]) -> Agreement:
+def agreement(head: EagleHead, passages: Sequence[SeenText]) -> RightDrafts:
     """How often the head's first and second drafts are what the target would have written."""
     hits, counts = [0, 0], [0, 0]
     for passage in passages:
@@ -81,7 +81,7 @@ def agreement(head: EagleHead, passages: Sequence[SeenText]) -> Agreement:
             drafted = head.draft_to_target[head.logits(rows).argmax(-1)]
             hits[place] += int((drafted == passage.best[skipped:].to(drafted.device)).sum())
             counts[place] += len(drafted)
-    return Agreement(*(hit / max(count, 1) for hit, count in zip(hits, counts, strict=True)))
+    return RightDrafts(*(hit / max(count, 1) for hit, count in zip(hits, counts, strict=True)))
 
 
 class _SecondRows:

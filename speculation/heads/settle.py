@@ -11,7 +11,7 @@ from speculation.heads.config import HeadConfig
 from speculation.heads.layouts import Readings
 from speculation.heads.network import EagleHead
 from speculation.heads.passages import read_passages
-from speculation.heads.readings import POOR, Agreement, Tried, anchors_of, try_readings
+from speculation.heads.readings import POOR, RightDrafts, Tried, anchors_of, try_readings
 from workers.prepare.prepared_folders import cache_folder
 from workers.shared.model_files.digest import file_digest, weights_digest
 from workers.shared.processes.logs import tell
@@ -37,7 +37,7 @@ def settled(loaded: LoadedHead, folder: Path, target: Path, dtype: torch.dtype, 
     best = _read(file, readings)
     if best is None:
         label = f"draft head {folder.name}: trying {1 + len(readings.others)} readings"
-        with Progress(label, "of the target's layers") as progress:
+        with Progress(label) as progress:
             passages = read_passages(target, anchors_of(readings), dtype, device, progress.update)
             best = try_readings(loaded.network, readings, passages)[0]
         _keep(file, best)
@@ -73,7 +73,7 @@ def _read(file: Path, readings: Readings) -> Tried | None:
     except (OSError, msgspec.MsgspecError):
         return None  # there is none, or it is of another version: they are tried again
     known = kept.reading in (readings.declared, *readings.others)
-    return Tried(kept.reading, Agreement(kept.first, kept.second)) if known else None
+    return Tried(kept.reading, RightDrafts(kept.first, kept.second)) if known else None
 
 
 def _keep(file: Path, best: Tried) -> None:

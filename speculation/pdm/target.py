@@ -44,7 +44,28 @@ def read_head(folder: Path) -> Tensor:
 _OUTSIDE_OF_LAYERS = ("embedding_multiplier", "logit_scale", "logits_scaling")  # a draft module knows none of them
 
 
-WITH_MODULES = frozenset({"llama", "qwen2", "qwen3", "mistral", "gemma3_text"})  # tested with a draft module
+# Tested with draft modules whose layers are of the target's kind, and with those of plain layers only.
+WITH_OWN_LAYERS = frozenset({"llama", "qwen2", "qwen3", "mistral", "gemma3_text"})
+WITH_PLAIN_LAYERS = frozenset({
+    "deepseek_v2",
+    "deepseek_v3",
+    "ernie4_5",
+    "glm4_moe",
+    "glm4_moe_lite",
+    "gpt_oss",
+    "mixtral",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "phi3",
+    "qwen2_moe",
+    "qwen3_5_moe_text",
+    "qwen3_5_text",
+    "qwen3_moe",
+    "qwen3_next",
+    "seed_oss",
+    "smollm3",
+})  # fmt: skip
 
 
 def skeleton(config: PreTrainedConfig) -> Any:
@@ -54,10 +75,10 @@ def skeleton(config: PreTrainedConfig) -> Any:
     """
     said = config.to_dict()
     check_supported(said)
-    if config.model_type not in WITH_MODULES:
-        raise _without_module(config, "the family is not tested with one")
+    if config.model_type not in WITH_OWN_LAYERS | WITH_PLAIN_LAYERS:
+        raise without_module(config, "the family is not tested with one")
     if unknown := [name for name in _OUTSIDE_OF_LAYERS if said.get(name) not in (None, 1, 1.0)]:
-        raise _without_module(config, f"its config.json has {unknown[0]}")
+        raise without_module(config, f"its config.json has {unknown[0]}")
     small = copy.deepcopy(config)
     small.num_hidden_layers = 1
     if getattr(small, "layer_types", None):
@@ -85,9 +106,10 @@ def read_final_norm(folder: Path, config: PreTrainedConfig) -> Tensor:
         outputs.append(norm(one))
     added, weighed = outputs
     if not torch.equal(weighed, added + 1):
-        raise _without_module(config, "its final norm is no RMS norm")
+        raise without_module(config, "its final norm is no RMS norm")
     return read_tensor(folder, FINAL_NORM).float() + added
 
 
-def _without_module(config: PreTrainedConfig, reason: str) -> ConfigError:
+def without_module(config: PreTrainedConfig, reason: str) -> ConfigError:
+    """An error that says why the target has no draft module."""
     return ConfigError(f"no draft module for model type {config.model_type!r}: {reason}; use --drafter ngram")

@@ -7,16 +7,17 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, Qwen3Config
-from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 
 from speculation.pdm.config import ModuleConfig
-from speculation.pdm.target import skeleton
+from speculation.pdm.target import WITH_OWN_LAYERS, skeleton, without_module
 from workers.model import attention
 from workers.model.rotary import RotaryTables
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.facts import head_dim
 
 _FULL = "full_attention"
+_WIDER = 4  # how much wider the inside of a plain layer is than hidden states, where the target has experts only
 
 
 def layer_kinds(target: PreTrainedConfig, layers: Sequence[int]) -> tuple[str, ...]:
@@ -51,17 +52,20 @@ class TowerRotary:
 def build_tower(target: PreTrainedConfig, config: ModuleConfig) -> tuple[nn.ModuleList, TowerRotary]:
     """Untrained layers, float32, and their rotations.
 
-    Raises `ConfigError` for a target that cannot be served.
+    Raises `ConfigError` for a target that cannot be served, or has no draft module with layers of this kind.
     """
     attention.register()
     family = skeleton(target)
+    own = target.model_type in WITH_OWN_LAYERS
+    if not own and config.layer_type == "target":
+        raise without_module(target, "its own layers make none, plain ones do (train with --layer-type qwen3)")
     # No layer looks through a window, as one of the target may: rows see the whole text, here and in training.
     kinds = config.layer_kinds or (_FULL,) * config.layers
     if config.layer_type == "qwen3":
         layer_class: Any = Qwen3DecoderLayer
         shape: PreTrainedConfig = Qwen3Config(
             hidden_size=target.hidden_size,
-            intermediate_size=target.intermediate_size,
+            intermediate_size=getattr(target, "intermediate_size", None) or _WIDER * target.hidden_size,
             num_attention_heads=target.num_attention_heads,
             num_key_value_heads=target.num_key_value_heads,
             head_dim=head_dim(target.to_dict()),
@@ -76,5 +80,7 @@ def build_tower(target: PreTrainedConfig, config: ModuleConfig) -> tuple[nn.Modu
     shape.layer_types = [_FULL] * config.layers
     shape.sliding_window = None
     shape._attn_implementation = attention.NAME
-    rotary = TowerRotary(type(family.rotary_emb)(config=target), kinds)
+    # Plain layers rotate whole heads, which those of other targets may not.
+    module = type(family.rotary_emb)(config=target) if own else Qwen3RotaryEmbedding(shape)  # type: ignore[arg-type]
+    rotary = TowerRotary(module, kinds)
     return nn.ModuleList(layer_class(shape, index) for index in range(config.layers)), rotary

@@ -16,7 +16,7 @@ import msgspec
 from speculation.drafters.scripted import Recording, Script
 from tests.e2e.serving import Serving, serving
 
-_PROMPTS = (
+PROMPTS = (
     "Explain how a bicycle stays upright.",
     "Write a short story about a lighthouse keeper.",
     "def fibonacci(n):\n    ",
@@ -48,7 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with serving(_made(folder / "plain"), *common, "--drafter", "none") as plain:
-            recordings = [_record(plain, prompt, given.tokens) for prompt in _PROMPTS]
+            recordings = [_record(plain, prompt, given.tokens) for prompt in PROMPTS]
             script = folder / "script.json"
             script.write_bytes(msgspec.json.encode(Script(recordings)))
             wrong = (*common, "--drafter", "scripted", "--script", str(script))
@@ -69,16 +69,16 @@ def _record(server: Serving, prompt: str, tokens: int) -> Recording:
 
 def _compare(plain: Serving, drafting: Serving, tokens: int) -> None:
     totals = {"none": 0.0, "wrong": 0.0}
-    for number, prompt in enumerate(_PROMPTS):
+    for number, prompt in enumerate(PROMPTS):
         order = [("none", plain), ("wrong", drafting)]
-        seconds = {name: _seconds(server, prompt, tokens) for name, server in order[:: 1 if number % 2 else -1]}
+        seconds = {name: answer_seconds(server, prompt, tokens) for name, server in order[:: 1 if number % 2 else -1]}
         for name, value in seconds.items():
             totals[name] += value
         print(f"answer {number}: {seconds['none'] / seconds['wrong']:.3f} of none", flush=True)
     print(f"all: {totals['none'] / totals['wrong']:.3f} of none")
 
 
-def _seconds(server: Serving, prompt: str, tokens: int) -> float:
+def answer_seconds(server: Serving, prompt: str, tokens: int) -> float:
     """From the first token of an answer to its last."""
     times = []
     body = {**_body(prompt, tokens), "stream": True}

@@ -1,7 +1,8 @@
 """`python -m tests.measure.packed_speed`: speed and memory of one model served with its weights held in several ways.
 
 Real servers, one after the other, without a drafter: the model's own file, and its weights unpacked to float32 as they
-are, in eight bits and in four. On a machine that does nothing else; prints a table.
+are, in eight bits and in four; or with `--model` any other one as it is. On a machine that does nothing else; prints a
+table.
 """
 
 import argparse
@@ -30,18 +31,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stages", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=64, help="of an answer")
+    parser.add_argument("--threads", type=int, default=1, help="of a stage")
+    parser.add_argument("--model", help="to be served as it is, in place of the default one in four ways")
     given = parser.parse_args()
     common = ("--stages", str(given.stages), "--max-model-len", "2048", "--served-model-name", "measured")
+    common = (*common, "--threads", str(given.threads), "--max-num-seqs", "1")
     print("| weights | tokens/s | first token | of a long prompt | stages hold |\n| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        plain = str(write_unpacked(prepare("default"), folder / "plain", None))
-        for label, model, options in (
-            ("Q4_1, head Q8_0 (the default)", "default", ()),
-            ("float32", plain, ()),
-            ("int8", plain, ("--quantization", "int8")),
-            ("int4", plain, ("--quantization", "int4")),
-        ):
+        rows: list[tuple[str, str, tuple[str, ...]]] = [("as the file packs them", given.model, ())]
+        if given.model is None:
+            plain = str(write_unpacked(prepare("default"), folder / "plain", None))
+            rows = [
+                ("Q4_1, head Q8_0 (the default)", "default", ()),
+                ("float32", plain, ()),
+                ("int8", plain, ("--quantization", "int8")),
+                ("int4", plain, ("--quantization", "int4")),
+            ]
+        for label, model, options in rows:
             with serving(folder, model, *common, "--drafter", "none", *options) as server:
                 print(f"| {label} | {_measured(server, given.tokens)} |", flush=True)
 

@@ -134,6 +134,11 @@ _OWN: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "deepseek_v3": ("deepseek_v3", {**_LATENT, "rope_interleave": True, "n_group": 2, "topk_group": 1, **_DEEP_YARN}),
+    "deepseek_v2": (
+        "deepseek_v2",
+        {**_LATENT, **_DEEP_YARN, "topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1},
+    ),
+    "deepseek_v2-lite": ("deepseek_v2", {**_LATENT, "q_lora_rank": None}),
     "glm4_moe_lite": ("glm4_moe_lite", {**_LATENT, "q_lora_rank": None}),
     "granitemoe": ("granitemoe", {**_GRANITE, "num_local_experts": 5, "num_experts_per_tok": 2}),
     "qwen3_next": (
@@ -170,6 +175,27 @@ _OWN: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": _HYBRID,
             "num_local_experts": 0,
             "position_embedding_type": "rope",
+        },
+    ),
+    "nemotron_h": (
+        "nemotron_h",
+        {
+            "layer_types": ["linear_attention", "moe", "full_attention", "mlp"],
+            "head_dim": 12,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 8,
+            "n_groups": 2,
+            "ssm_state_size": 10,
+            "conv_kernel": 4,
+            "chunk_size": 16,
+            "n_routed_experts": 6,
+            "n_group": 2,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "moe_shared_expert_intermediate_size": 40,
+            "moe_latent_size": 20,
+            "routed_scaling_factor": 1.5,
+            "time_step_min": 1e-9,  # which transformers applies to prompts, and not to single tokens
         },
     ),
     "gemma4": (

@@ -1,5 +1,6 @@
 """What the identity tests share: drafters that are right, wrong or in between, and logits as the sampler saw them."""
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,10 @@ import torch
 from torch import Tensor
 
 import workers.stage.launch
+from speculation.cascade.drafter import CascadeDrafter
+from speculation.cascade.line import SmallerLine
+from speculation.cascade.messages import OpenText, WriteText
+from speculation.decisions.cascade.smaller import Smaller
 from speculation.drafters.base import Drafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
@@ -48,11 +53,37 @@ def recorded_logits() -> Iterator[None]:
         yield
 
 
+class NearbyModel(SmallerLine):
+    """In place of a cascade: a model that has written ahead as soon as it is told, what it is `to_write` and errors."""
+
+    _AHEAD = 6
+
+    def __init__(self, end: Smaller, to_write: Sequence[int], wrong: float) -> None:
+        super().__init__("unix:///nowhere", "nearby", [end])
+        self._end = end
+        self._to_write = to_write
+        self._random = random.Random(0)
+        self._wrong = wrong
+
+    def tell(self) -> None:
+        if (news := self._end.news()) is None:
+            return
+        position = len(news.tokens) if isinstance(news, OpenText) else news.position
+        told = [] if isinstance(news, OpenText) else news.tokens
+        ahead = self._to_write[position + len(told) :][: self._AHEAD]
+        ahead = [(token + 1) % 100 if self._random.random() < self._wrong else token for token in ahead]
+        self._end.heard(WriteText(news.slot, news.number, position, [*told, *ahead]))
+
+
 def drafters(recorded: Sequence[int], vocab_size: int) -> dict[str, Drafter]:
     """Every drafter, by name; `recorded` is prompt and output of a plain run."""
 
     def scripted(wrong: float) -> Drafter:
         return ScriptedDrafter(Script([Recording(list(recorded), wrong_probability=wrong)]), vocab_size)
+
+    def cascade(wrong: float) -> Drafter:
+        end = Smaller(0)
+        return CascadeDrafter(NearbyModel(end, recorded, wrong), end)
 
     return {
         "none": NoDrafter(),
@@ -60,6 +91,7 @@ def drafters(recorded: Sequence[int], vocab_size: int) -> dict[str, Drafter]:
         "right": scripted(0.0),
         "half right": scripted(0.5),
         "wrong": scripted(1.0),
+        "cascade": cascade(0.2),
     }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from workers.prepare.gguf.configuration import MODEL_TYPES, model_config
-from workers.prepare.gguf.tensors import tensor_name
+from workers.prepare.gguf.tensors import tensor_names
 from workers.prepare.gguf.tokenizer import check_tokenizer_keys, end_tokens
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
@@ -30,8 +30,11 @@ def keys(architecture: str = "llama", **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("architecture", sorted(MODEL_TYPES))
 def test_what_is_made_of_a_file_is_supported(architecture: str) -> None:
-    window = {"attention__sliding_window": 512} if architecture == "gemma3" else {}
-    config = model_config(keys(architecture, **window), TENSORS, None)
+    more = {
+        "gemma3": {"attention__sliding_window": 512},
+        "qwen3moe": {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 32},
+    }
+    config = model_config(keys(architecture, **more.get(architecture, {})), TENSORS, {})
     check_supported(config)
     assert config["model_type"] == MODEL_TYPES[architecture]
     assert (config["head_dim"], config["tie_word_embeddings"]) == (16, True)
@@ -59,18 +62,18 @@ def test_what_is_made_of_a_file_is_supported(architecture: str) -> None:
 )
 def test_rope_scaling(scaling: dict[str, Any], expected: dict[str, Any]) -> None:
     more = {f"rope__scaling__{name}": value for name, value in scaling.items()}
-    config = model_config(keys(rope__freq_base=5e5, **more), TENSORS, None)
+    config = model_config(keys(rope__freq_base=5e5, **more), TENSORS, {})
     assert config["rope_parameters"] == {"rope_theta": 5e5, **expected}
 
 
 def test_frequencies_are_divided_by_the_tensor_and_the_factor() -> None:
-    rope = model_config(keys(rope__scaling__factor=2.0), TENSORS, [1.0, 8.0])["rope_parameters"]
+    rope = model_config(keys(rope__scaling__factor=2.0), TENSORS, {"rope_freqs.weight": [1.0, 8.0]})["rope_parameters"]
     assert rope["short_factor"] == rope["long_factor"] == [2.0, 16.0]
     assert rope["attention_factor"] == 1.0
 
 
 def test_gemma_has_two_kinds_of_layers() -> None:
-    config = model_config(keys("gemma3", attention__sliding_window=512, rope__scaling__factor=8.0), TENSORS, None)
+    config = model_config(keys("gemma3", attention__sliding_window=512, rope__scaling__factor=8.0), TENSORS, {})
     assert config["layer_types"] == (["sliding_attention"] * 5 + ["full_attention"]) * 2
     assert config["rope_parameters"]["sliding_attention"] == {"rope_type": "default", "rope_theta": 10000.0}
     assert config["rope_parameters"]["full_attention"]["factor"] == 8.0
@@ -79,7 +82,8 @@ def test_gemma_has_two_kinds_of_layers() -> None:
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"expert_count": 8}, "llama.expert_count is 8"),
+        ({"expert_count": 8}, "llama.expert_used_count is missing"),
+        ({"expert_count": 8, "expert_used_count": 2, "expert_shared_count": 1}, "llama.expert_shared_count is 1"),
         ({"attention__value_length": 8}, "llama.attention.value_length is 8"),
         ({"rope__dimension_count": 8}, "llama.rope.dimension_count is 8"),
         ({"rope__scaling__type": "longrope"}, "llama.rope.scaling.type is 'longrope'"),
@@ -91,27 +95,33 @@ def test_gemma_has_two_kinds_of_layers() -> None:
 )
 def test_refused_by_name(more: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        model_config(keys(**more), TENSORS, None)
+        model_config(keys(**more), TENSORS, {})
 
 
 def test_missing_keys_are_named() -> None:
     incomplete = keys()
     del incomplete["llama.context_length"]
     with pytest.raises(ConfigError, match=r"key llama\.context_length is missing"):
-        model_config(incomplete, TENSORS, None)
+        model_config(incomplete, TENSORS, {})
 
 
 def test_keys_without_effect_and_keys_of_other_tools_are_no_obstacle() -> None:
     more = {"expert_count": 0, "attention__causal": True, "rope__scaling__finetuned": True}
-    model_config({**keys(**more), "quantize.imatrix.file": "x", "mradermacher.version": 3}, TENSORS, None)
+    model_config({**keys(**more), "quantize.imatrix.file": "x", "mradermacher.version": 3}, TENSORS, {})
 
 
 def test_tensors_are_renamed_or_refused() -> None:
-    assert tensor_name("gemma3", "blk.3.ffn_norm.weight") == "model.layers.3.pre_feedforward_layernorm.weight"
-    assert tensor_name("qwen2", "blk.3.ffn_norm.weight") == "model.layers.3.post_attention_layernorm.weight"
-    for name in ("rope_factors_long.weight", "blk.0.ffn_gate_exps.weight", "blk.0.attn_q_norm.weight", "blk.0.attn_q"):
+    def named(architecture: str, name: str, *shape: int) -> list[str]:
+        return tensor_names(architecture, name, shape)
+
+    assert named("gemma3", "blk.3.ffn_norm.weight", 8) == ["model.layers.3.pre_feedforward_layernorm.weight"]
+    assert named("qwen2", "blk.3.ffn_norm.weight", 8) == ["model.layers.3.post_attention_layernorm.weight"]
+    assert named("qwen3moe", "blk.0.ffn_up_exps.weight", 2, 4, 8) == [
+        f"model.layers.0.mlp.experts.{expert}.up_proj.weight" for expert in range(2)
+    ]
+    for name in ("rope_factors_long.weight", "blk.0.ffn_gate_shexp.weight", "blk.0.attn_q_norm.weight", "blk.0.attn_q"):
         with pytest.raises(ConfigError, match=name):
-            tensor_name("llama", name)
+            named("llama", name, 8, 8)
 
 
 def test_the_end_of_a_turn_is_looked_for_where_it_is_not_named() -> None:

@@ -14,7 +14,6 @@ from speculation.decisions.drafts.steps import Step
 from speculation.decisions.drafts.tree import Node, Shoot
 from speculation.decisions.policy import pipelined
 from speculation.drafters.base import PENDING, Answer, Draft, Maker, Start
-from speculation.drafters.load_model import check_vocabulary
 from speculation.drafters.load_model import load as load_model
 from speculation.drafters.model import ModelDrafter
 from speculation.drafters.none import NoDrafter
@@ -29,6 +28,7 @@ from workers.shared.config import DrafterConfig, EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.messages import Sampling
 from workers.shared.model_files.facts import read_facts
+from workers.shared.model_files.vocabulary import check_vocabulary
 
 CONTEXT = 512
 NEW = 16
@@ -195,7 +195,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused_with_both_names(tiny_mod
     renamed = copy(tiny_model, tmp_path / "renamed")
     tokenizer = json.loads((renamed / "tokenizer.json").read_text())
     (renamed / "tokenizer.json").write_text(json.dumps(tokenizer))  # the same content, other bytes
-    check_vocabulary(renamed, tiny_model)
+    check_vocabulary(renamed, tiny_model, "--draft-model")
     tokenizer["added_tokens"][0]["content"] = "<another>"
     (renamed / "tokenizer.json").write_text(json.dumps(tokenizer))
     for folder, message in ((larger, "vocabulary of 513 tokens"), (renamed, "token ids mean different text")):

@@ -36,6 +36,14 @@ def _devices(config: EngineConfig) -> Iterator[str]:
     for name in (*config.devices, config.drafter.device):
         if not _DEVICE.fullmatch(name):
             yield f"--device {name!r}: expected cpu, cuda, or a list such as cuda:0,cuda:1"
+    for name in config.drafter.cascade_devices:
+        if not _DEVICE.fullmatch(name):
+            yield f"--cascade-device {name!r}: expected cpu, or GPUs such as cuda:2,cuda:3"
+    if len(config.drafter.cascade_devices) not in (0, 1, len(config.drafter.cascade)):
+        yield (
+            f"--cascade-device names {len(config.drafter.cascade_devices)} devices for {len(config.drafter.cascade)} "
+            f"models; give one, or one a model"
+        )
     if len(config.devices) not in (1, config.stages):
         yield f"--device names {len(config.devices)} devices for {config.stages} stages; give one, or one a stage"
     if len({name.partition(":")[0] for name in config.devices}) != 1:
@@ -123,6 +131,22 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
         yield (
             f"--drafter {needing} and --draft-model MODEL belong together: a small model with the vocabulary of the "
             f"target, or a draft head made for it"
+        )
+    if row.needs_cascade != bool(drafter.cascade):
+        needing = names_of(lambda row: row.needs_cascade)
+        yield (
+            f"--drafter {needing} and --cascade SMALL[,MIDDLE...] belong together: small models with the vocabulary of "
+            f"the target"
+        )
+    if row.needs_cascade and config.tokens_in_flight == 1:
+        yield (
+            "--cascade with a single stage and one token a frame has nothing in flight to draft for: give "
+            "--tokens-per-frame M, or more stages"
+        )
+    if drafter.cascade_lookahead > drafter.cascade_lead:
+        yield (
+            f"--cascade-lookahead {drafter.cascade_lookahead} must be at most --cascade-lead, which is "
+            f"{drafter.cascade_lead}: no model writes further ahead"
         )
     if row.needs_module and drafter.module is None:
         yield f"--drafter {drafter.name} needs --draft-module PATH: no module comes with Echelon for this model"

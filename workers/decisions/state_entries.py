@@ -64,10 +64,13 @@ class StateEntries:
 
 
 class Returns:
-    """Rank 0's view of a slot's snapshots: the chunk ends that a new request may begin behind."""
+    """Rank 0's view of what a slot keeps of a prompt: the chunk ends that a new request may begin behind.
+
+    Behind the newest ones there are snapshots of states, and windows that are still whole.
+    """
 
     def __init__(self, chunk: int, snapshots: int | None) -> None:
-        """`snapshots` is None for a model that can begin anywhere."""
+        """So many chunk ends can be begun behind at a time; None for a model that can begin anywhere."""
         self._chunk = chunk
         self._snapshots = snapshots
         self._held: dict[int, int] = {}  # entry -> chunk end
@@ -86,9 +89,11 @@ class Returns:
         if self._snapshots and self._coming.get(entry := end // self._chunk % self._snapshots) == end:
             self._held[entry] = end
 
-    def began(self, reused: int) -> None:
-        """A request begins behind `reused` positions: what lay behind them is lost."""
-        self._held = {entry: end for entry, end in self._held.items() if end <= reused}
+    def began(self, reused: int, *, copied: bool = False) -> None:
+        """A request begins behind `reused` positions: what lay behind them is lost, and all if they are `copied`."""
+        self._held = {} if copied else {entry: end for entry, end in self._held.items() if end <= reused}
+        if copied and self._snapshots and reused:
+            self._held[reused // self._chunk % self._snapshots] = reused
 
     def at_most(self, position: int) -> int:
         """The last chunk end up to `position` that can be begun behind; 0 for the beginning."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from workers.shared.errors import ConfigError
 from workers.shared.hosts.messages import ModelFile, Piece
+from workers.shared.progress import Progress
 
 
 class Download:
@@ -18,6 +19,8 @@ class Download:
         self._partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
         self._files = list(files)
         self._offset = 0  # within the first of them
+        self._size, self._fetched = sum(file.size for file in files), 0
+        self._progress = Progress("fetching from rank 0's host")
         for file in files:
             if Path(file.name).name != file.name or file.name in (".", ".."):
                 raise ConfigError(f"rank 0 offers a file called {file.name!r}")
@@ -48,10 +51,13 @@ class Download:
         except OSError as error:
             raise self._unusable(error) from error
         self._offset += len(piece.data)
+        self._fetched += len(piece.data)
+        self._progress.update(self._fetched, self._size)
         self._skip_complete()
 
     def finish(self) -> Path:
         """The complete folder."""
+        self._progress.finish()
         if self._folder.exists():  # another member on this host was faster
             self.cancel()
         else:

@@ -1,7 +1,7 @@
 """Builds the part of a Hugging Face model that one stage needs: structure from the config, weights from the files."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD
 from workers.shared.packed.rounding import Rounding
 
-Progress = Callable[[int, int], None]  # tensors loaded, of how many
+Progress = Callable[[int, int], None]  # bytes of the files read, of how many
 
 
 def load_config(folder: Path) -> PreTrainedConfig:
@@ -33,6 +33,11 @@ def load_config(folder: Path) -> PreTrainedConfig:
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from error
     return config
+
+
+def said_of(config: PreTrainedConfig) -> dict[str, Any]:
+    """A config.json that says everything; the number of layers too, which some families derive."""
+    return {**config.to_dict(), "num_hidden_layers": config.num_hidden_layers}
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ class Target:
         sources = list(dict.fromkeys(source for wanted in self._wanted for source in wanted.sources.values()))
         kept = [source for source in sources if self._stays_packed(source, device)]
         loaded: dict[str, Tensor] = {}
-        done, total = 0, len(sources) + sum(len(wanted.merged) for wanted in self._wanted)
+        merged_from = [name for wanted in self._wanted for several in wanted.merged.values() for name in several.stored]
+        read = _Read(progress, self._checkpoint, [*sources, *merged_from])
         whole = [name for name in sources if name not in kept]
         for kind, names in (
             (dtype, [name for name in whole if name not in self._float32]),
@@ -114,17 +120,17 @@ class Target:
         ):
             for name, tensor in self._checkpoint.load(names, kind, device):
                 loaded[name] = tensor
-                done = _report(progress, done, total)
+                read.add(name)
         for wanted in self._wanted:
             for name, source in wanted.sources.items():
                 if source in kept:
                     self._replace(wanted, name, loaded, dtype)
-                    done = _report(progress, done, total)
+                    read.add(source)
         for wanted in self._wanted:
             merged = {}
             for name, several in wanted.merged.items():
                 merged[name] = several.merged(name, lambda names: self._checkpoint.load(names, dtype, device))
-                done = _report(progress, done, total)
+                read.add(*several.stored)
             self._fill(wanted, loaded, merged)
         if isinstance(self.embedding, nn.Embedding):
             _fill_embedding_scale(self.embedding, device)
@@ -180,10 +186,19 @@ class Target:
             raise ConfigError(f"{self._checkpoint.folder}: {error}") from error
 
 
-def _report(progress: Progress | None, done: int, total: int) -> int:
-    if progress is not None:
-        progress(done + 1, total)
-    return done + 1
+class _Read:
+    """How much of the checkpoint was read."""
+
+    def __init__(self, progress: Progress | None, checkpoint: Checkpoint, names: Iterable[str]) -> None:
+        self._progress = progress
+        self._sizes = {name: checkpoint.entries[name].nbytes for name in names if name in checkpoint.entries}
+        self._done = 0
+
+    def add(self, *names: str) -> None:
+        """These tensors were read; one that two modules share counts once."""
+        self._done += sum(self._sizes.pop(name, 0) for name in names)
+        if self._progress is not None:
+            self._progress(self._done, self._done + sum(self._sizes.values()))
 
 
 def meta_model(config: PreTrainedConfig) -> Any:

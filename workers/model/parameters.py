@@ -16,6 +16,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, dot
 
 from workers.model.mxfp4 import BLOCKS, SCALES, Mxfp4Converter
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.tensor_sizes import EMBEDDING
 
 Load = Callable[[Iterable[str]], Iterable[tuple[str, Tensor]]]
 
@@ -57,6 +58,8 @@ def sources_of(model: PreTrainedModel, stored: Iterable[str]) -> dict[str, Sourc
 
     What belongs to no parameter is listed under its own name.
     """
+    embeddings = model.get_input_embeddings()
+    (embedding,) = (name for name, module in model.named_modules() if module is embeddings)
     transforms = get_model_conversion_mapping(model)
     renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
     converters = [one for one in transforms if isinstance(one, WeightConverter)]
@@ -65,8 +68,8 @@ def sources_of(model: PreTrainedModel, stored: Iterable[str]) -> dict[str, Sourc
     found: dict[str, Source] = {}
     groups: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for name in sorted(stored, key=dot_natural_key):
-        if name in state:
-            found[name] = Source({"": [name]})
+        if name in state or name == EMBEDDING:
+            found[f"{embedding}.weight" if name == EMBEDDING else name] = Source({"": [name]})
             continue
         target, pattern = rename_source_key(name, renamings, converters, model.base_model_prefix, state)
         if pattern is None:

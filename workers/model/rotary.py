@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-CosSin = tuple[Tensor, Tensor]
+CosSin = tuple[Tensor, ...] | Tensor  # cosines and sines, or complex numbers of length 1
 
 _CHUNK = 4096  # positions computed at once: bounds the float32 intermediates
 
@@ -29,25 +29,30 @@ class RotaryTables:
         by_kind = "layer_type" in inspect.signature(module.forward).parameters
         self._kind_of_layer = list(layer_kinds) if by_kind else [""] * len(layer_kinds)
         like = torch.empty(0, dtype=dtype)
-        self._tables: dict[str, CosSin] = {}
+        self._tables: dict[str, tuple[Tensor, ...]] = {}
         for kind in dict.fromkeys(self._kind_of_layer):
             arguments = {"layer_type": kind} if by_kind else {}
             chunks = []
             for start in range(0, max_len, _CHUNK):
                 # The last position of all goes along, for whatever depends on how long a sequence is.
                 positions = torch.tensor([[*range(start, min(start + _CHUNK, max_len)), max_len - 1]])
-                chunks.append([table[:, :-1] for table in module(like, positions, **arguments)])
-            cos, sin = (torch.cat(tables, dim=1).to(device) for tables in zip(*chunks, strict=True))
-            self._tables[kind] = (cos, sin)
+                made = module(like, positions, **arguments)
+                chunks.append([table[:, :-1] for table in (made if isinstance(made, tuple) else (made,))])
+            self._tables[kind] = tuple(torch.cat(tables, dim=1).to(device) for tables in zip(*chunks, strict=True))
 
     def at(self, position: int, end: int) -> list[CosSin]:
         """For each layer the cosines and sines, [1, end - position, rotary size] each, of these positions."""
-        views = {kind: (cos[:, position:end], sin[:, position:end]) for kind, (cos, sin) in self._tables.items()}
-        return [views[kind] for kind in self._kind_of_layer]
+        return self._at(slice(position, end))
 
     def rows(self, positions: Tensor) -> list[CosSin]:
         """The same for any `positions` [rows], in any order."""
-        views = {kind: (cos[:, positions], sin[:, positions]) for kind, (cos, sin) in self._tables.items()}
+        return self._at(positions)
+
+    def _at(self, rows: slice | Tensor) -> list[CosSin]:
+        views: dict[str, CosSin] = {}
+        for kind, tables in self._tables.items():
+            one, *more = (table[:, rows] for table in tables)
+            views[kind] = (one, *more) if more else one
         return [views[kind] for kind in self._kind_of_layer]
 
 

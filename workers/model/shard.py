@@ -10,14 +10,20 @@ from torch import Tensor
 from workers.model.attention import FrameContext, TreeContext
 from workers.model.decoder_layer import DecoderLayer
 from workers.model.kv_cache import KVSlice
-from workers.model.loader import Progress, Target, load_config
+from workers.model.loader import Progress, Target, load_config, said_of
 from workers.model.rotary import CosSin, NoRotation, RotaryTables
 from workers.model.states import FrameStates, StateSlice
 from workers.shared.errors import ConfigError, OutOfStep
 from workers.shared.frames import Branches, Move
 from workers.shared.memory import Need, available_host_bytes, check_fits, host_bytes
 from workers.shared.model_files.families import family_of
-from workers.shared.model_files.layers import kv_bytes_per_position, layer_plans, state_bytes
+from workers.shared.model_files.layers import (
+    kv_bytes_per_position,
+    layer_plans,
+    state_bytes,
+    window_bytes_per_position,
+)
+from workers.shared.model_files.windows import WindowRule
 from workers.shared.packed.rounding import Rounding
 
 
@@ -97,6 +103,7 @@ class Shard:
         sequences: int,
         pool: int = 0,
         kv_dtype: torch.dtype | None = None,
+        windows: WindowRule | None = None,
         rounding: Rounding | None = None,
         ahead: int = 8,
         wide: int = 1,
@@ -114,27 +121,31 @@ class Shard:
 
         Beside its positions each slot has `scratch` rows, for drafts of which several stand at one position.
 
-        `progress(loaded, total)` is called after each tensor. Raises `ConfigError` where the model is not supported,
+        `progress(bytes, total)` is called after each tensor. Raises `ConfigError` where the model is not supported,
         the checkpoint is incomplete, or weights and `sequences` slots of `max_len` positions do not fit into memory,
-        or where given only `pool` positions, which all slots share. Keys and values are of `dtype` or `kv_dtype`.
+        or where given only `pool` positions, which all slots share. Keys and values are of `dtype` or `kv_dtype`; by
+        `windows`, layers that see no further back keep no more, and a prompt can begin where that says.
         """
         config = load_config(path)
         longest: int = config.max_position_embeddings
         if not 1 <= max_len <= longest:
             raise ConfigError(f"--max-model-len {max_len}: this model has from 1 to {longest} positions")
         target = Target(path, config, layers, first=first, last=last, rounding=rounding)
-        said = config.to_dict()
+        said = said_of(config)
         plans = layer_plans(said)
         shapes = {layer: plan.state for layer in layers if (plan := plans[layer]).state is not None}
         weight_bytes = target.weight_bytes(dtype, device)
+        item = (kv_dtype or dtype).itemsize
         need = Need(
             f"stage with {len(layers)} layers",
             str(device),
             weight_bytes + sequences * state_bytes(said, layers, ahead, dtype.itemsize),
-            kv_bytes_per_position(said, layers, 1, (kv_dtype or dtype).itemsize),
+            kv_bytes_per_position(said, layers, 1, item),
             sequences,
             pool,
             scratch=scratch,
+            window_bytes=0 if windows is None else window_bytes_per_position(said, layers, item),
+            window_most=0 if windows is None else windows.most,
         )
         check_fits([need], max_len, available_bytes(device))
         target.load(dtype, device, progress)
@@ -146,6 +157,7 @@ class Shard:
             dtype=kv_dtype or dtype,
             device=device,
             scratch=scratch,
+            rule=windows,
         )
         states = None
         if any(plan.state for plan in plans):
@@ -212,6 +224,7 @@ class Shard:
         end = position + len(tokens) if branches is None else branches.end
         if position < 0 or end > self._kv.max_len:
             raise OutOfStep(f"positions {position}..{end - 1} are outside of a slot of {self._kv.max_len}")
+        self._kv.begin(sequence, position, end - position)
         if self._states is None:
             return self._compute(sequence, position, tokens, hidden, None, taps, branches)
         if branches is not None:

@@ -18,7 +18,7 @@ from workers.shared.model_files.json_file import read_json
 from workers.shared.model_files.layers import layer_plans
 
 _CONFIG = "config.json"
-_VERSION = "1"  # part of the entry's name: raise it when what is written changes
+_VERSION = "2"  # part of the entry's name: raise it when what is written changes
 
 
 def explicit_folder(folder: Path) -> Path:
@@ -50,11 +50,12 @@ def _state_of(path: Path) -> list[object]:
 def _write(folder: Path, files: list[Path], entry: Path) -> None:
     from transformers import AutoConfig  # takes seconds, and few models need it here
 
+    from workers.model.loader import said_of
+
     try:
-        config = AutoConfig.from_pretrained(folder).get_text_config()
+        said = said_of(AutoConfig.from_pretrained(folder).get_text_config())
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{folder / _CONFIG}: {error}") from error
-    said = config.to_dict()
     outer = read_json(folder / _CONFIG)
     # Whether head and embedding are tied is said outside of the text's own configuration, where it is said.
     if "tie_word_embeddings" in outer:

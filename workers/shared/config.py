@@ -32,6 +32,7 @@ class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: tuple[str, ...]  # one a stage; the first is unused
     rendezvous: str = ""  # torch.distributed init method, for the gloo and nccl transports
     listen: str | None = None  # host that replaces the one of tcp endpoints when binding
+    cascade: str = ""  # of the processes of a cascade, to which their numbers are added: links, on rank 0's host
     token: str = ""  # the group's secret; where there is one, ZeroMQ connections over tcp are encrypted
 
 
@@ -43,6 +44,12 @@ class DrafterConfig(DrafterFields, frozen=True, forbid_unknown_fields=True):
     module_target: str = ""  # the name under which the module knows its target
     draft_model: str | None = None  # a prepared model folder with the target's vocabulary, for `model`
     device: str = "cpu"  # of the draft module or model
+    cascade: tuple[str, ...] = ()  # prepared model folders with the target's vocabulary, from the smallest on
+    cascade_devices: tuple[str, ...] = ()  # one a model of the cascade, or one for all; none: `device`
+
+    def cascade_device(self, model: int) -> str:
+        """Device of model number `model` of the cascade."""
+        return self.cascade_devices[model % len(self.cascade_devices)] if self.cascade_devices else self.device
 
 
 class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-DrafterName = Literal["none", "ngram", "model", "pdm", "pdm+ngram", "exit", "eagle3", "peagle", "mtp", "scripted"]
+DrafterName = Literal[
+    "none", "ngram", "model", "cascade", "pdm", "pdm+ngram", "exit", "eagle3", "peagle", "mtp", "scripted"
+]
 Reads = Literal["nothing", "text", "states in flight", "newest state", "verified states"]
 
 
@@ -20,10 +22,12 @@ class DrafterRow(NamedTuple):
     needs_module: bool = False  # --draft-module
     ships: bool = False  # whether one may come with Echelon
     needs_model: bool = False  # --draft-model: a model, or a draft head where it reads hidden states
+    needs_cascade: bool = False  # --cascade
     needs_script: bool = False  # --script or --scripted-acceptance
     prior: float = 0.0  # share of tokens for which its draft is right, as far as is known before any is made
     silence: float = 0.0  # share of tokens for which it has no draft, likewise
     beside: "tuple[DrafterName, ...]" = ()  # drafters that it is made of: the controller may choose them, too
+    process: str = ""  # "module" that runs in a process beside rank 0, on its host
 
     @property
     def reads_verified(self) -> bool:
@@ -46,14 +50,14 @@ class DrafterRow(NamedTuple):
         return self.reads not in ("nothing", "text")
 
     @property
+    def branches(self) -> bool:
+        """Whether it can draft behind several drafts at one position."""
+        return (not self.listens or self.reads == "states in flight") and not self.process
+
+    @property
     def fills_frames(self) -> bool:
         """Whether it can draft behind a draft that is not announced yet, as in frames of several tokens."""
         return self.reads != "newest state"
-
-    @property
-    def branches(self) -> bool:
-        """Whether it can draft behind several drafts of one position."""
-        return not self.listens or self.reads == "states in flight"
 
     @property
     def computes(self) -> bool:
@@ -72,6 +76,13 @@ DRAFTERS: Mapping[DrafterName, DrafterRow] = MappingProxyType(
         # The priors of lookup and of the module are those of docs/benchmarks.md, over all texts and temperatures.
         "ngram": DrafterRow("speculation.drafters.ngram:load", prior=0.3, silence=0.4),
         "model": DrafterRow("speculation.drafters.load_model:load", needs_model=True, prior=0.6),
+        "cascade": DrafterRow(
+            "speculation.cascade.drafter:load",
+            needs_cascade=True,
+            prior=0.6,
+            silence=0.2,
+            process="speculation.cascade",
+        ),
         "pdm": DrafterRow(
             "speculation.drafters.load_pdm:load", "states in flight", needs_module=True, ships=True, prior=0.7
         ),

@@ -33,6 +33,10 @@ class Emulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
     head_ms: Annotated[Milliseconds, about(REHEARSAL, "Make the last stage take this much longer")] = 0.0
     draft_ms: Annotated[Milliseconds, about(REHEARSAL, "Make a draft take at least this long")] = 0.0
+    cascade_ms: Annotated[
+        tuple[Milliseconds, ...],
+        about(REHEARSAL, "Make a pass of each model of --cascade take at least this long, asleep; one each, or one"),
+    ] = ()
     row_cost: Annotated[
         tuple[Cost, ...],
         about(
@@ -54,6 +58,8 @@ class Emulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What is emulated, such as "stage 5 ms, link 0.5 ms"."""
         times = {"stage": self.stage_ms, "head": self.head_ms, "draft": self.draft_ms, "link": self.link_ms}
         what = [f"{name} {ms:g} ms" for name, ms in times.items() if ms]
+        if self.cascade_ms:
+            what.append(f"cascade {', '.join(f'{ms:g}' for ms in self.cascade_ms)} ms")
         if self.row_cost:
             what.append(f"rows {', '.join(f'{cost:g}' for cost in self.row_cost)}")
         return ", ".join(what) or "nothing"
@@ -61,6 +67,10 @@ class Emulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of_stage(self, *, last: bool) -> float:
         """Least time of a stage for a frame, milliseconds."""
         return self.stage_ms + (self.head_ms if last else 0.0)
+
+    def of_cascade(self, model: int) -> float:
+        """Least time of a pass of this model of the cascade, milliseconds; 0 takes as long as it takes."""
+        return self.cascade_ms[model % len(self.cascade_ms)] if self.cascade_ms else 0.0
 
     def of_rows(self, rows: int) -> float:
         """Cost of a frame of so many tokens, in frames of one."""

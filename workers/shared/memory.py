@@ -2,6 +2,7 @@
 
 import os
 import platform
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -15,8 +16,14 @@ from workers.shared.errors import ConfigError
 from workers.shared.model_files.draft_heads import head_size, own_head_size
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json
-from workers.shared.model_files.layers import has_states, kv_bytes_per_position, state_bytes
+from workers.shared.model_files.layers import (
+    has_states,
+    kv_bytes_per_position,
+    state_bytes,
+    window_bytes_per_position,
+)
 from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, TensorEntry, layer_of, tensor_entries
+from workers.shared.model_files.windows import window_rule
 from workers.shared.packed.inventory import Inventory, read_inventory
 
 _RESERVE = 0.05  # of what is free: activations, the sampler's work space, the allocator's rounding
@@ -36,10 +43,14 @@ class Need(msgspec.Struct, frozen=True):
     pool: int = 0  # positions that all slots share; 0: each has as many as the longest sequence
     host: str = ""  # where parts run on several
     scratch: int = 0  # rows of a slot beside those of its positions
+    window_bytes: int = 0  # of those of a position, what layers have that hold no more than `window_most` a slot
+    window_most: int = 0
 
     def kv_bytes(self, max_len: int) -> int:
         """Bytes of keys and values, where a sequence may have `max_len` positions."""
-        return self.kv_bytes_per_position * ((self.pool or self.slots * max_len) + self.slots * self.scratch)
+        positions, scratch = self.pool or self.slots * max_len, self.slots * self.scratch
+        windows = self.window_bytes * (min(positions, self.slots * self.window_most) + scratch)
+        return (self.kv_bytes_per_position - self.window_bytes) * (positions + scratch) + windows
 
     def total(self, max_len: int) -> int:
         """Bytes with those of the weights."""
@@ -60,6 +71,12 @@ def needs_of(config: EngineConfig) -> list[Need]:
         weights, kv = model_bytes(folder, held, range(layers), config, drafter.device, first=True, last=True)
         host, scratch = host_of(endpoints.bus), config.scratch
         needs.append(Need("draft model", drafter.device, weights, kv, config.max_num_seqs, 0, host, scratch))
+    for number, model in enumerate(drafter.cascade):
+        folder, device = Path(model), drafter.cascade_device(number)
+        layers = int(read_json(folder / "config.json")["num_hidden_layers"])
+        weights, kv = model_bytes(folder, read_inventory(folder), range(layers), config, device, first=True, last=True)
+        who = f"cascade model {number}"
+        needs.append(Need(who, device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
     if drafter.module is not None:
         weights, kv = module_bytes(Path(drafter.module), config)
         needs.append(Need("draft module", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
@@ -127,15 +144,24 @@ def _stage_need(config: EngineConfig, stage: int, held: Inventory) -> Need:
     folder, layers, device = Path(config.model), config.layers(stage), config.device(stage)
     weights, _ = model_bytes(folder, held, layers, config, device, first=stage == 0, last=last)
     item = _ITEM_BYTES[config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype]
-    kv = kv_bytes_per_position(read_json(folder / "config.json"), layers, 1, item)
-    host = host_of(config.endpoints.data[stage])
-    if config.tree_width > 1 and has_states(read_json(folder / "config.json")):
+    said, rule = read_json(folder / "config.json"), window_rule(config)
+    if config.tree_width > 1 and has_states(said):
         raise ConfigError(
             f"--tree-width {config.tree_width}: this model has layers that remember one text, and not the branches of "
             f"several; leave it out"
         )
-    total, scratch = config.max_total_tokens, config.scratch
-    return Need(f"stage {stage}", device, weights, kv, config.max_num_seqs, total, host, scratch)
+    return Need(
+        f"stage {stage}",
+        device,
+        weights,
+        kv_bytes_per_position(said, layers, 1, item),
+        config.max_num_seqs,
+        config.max_total_tokens,
+        host_of(config.endpoints.data[stage]),
+        config.scratch,
+        0 if rule is None else window_bytes_per_position(said, layers, item),
+        0 if rule is None else rule.most,
+    )
 
 
 def neighbours(config: EngineConfig, stage: int) -> list[Need]:
@@ -198,9 +224,7 @@ def check_fits(needs: Sequence[Need], max_len: int, available: int) -> None:
         return
     weights = sum(need.weight_bytes for need in needs)
     pooled = sum(need.kv_bytes(max_len) for need in needs if need.pool)
-    per_position = sum(need.kv_bytes_per_position * need.slots for need in needs if not need.pool)
-    scratch = sum(need.kv_bytes(0) for need in needs if not need.pool)
-    longest = (usable - weights - pooled - scratch) // per_position if per_position else 0
+    longest = bisect_right(range(1, max_len), usable, key=lambda length: sum(need.total(length) for need in needs))
     if longest >= 1:
         mend = f"use --max-model-len {longest} or less, fewer --max-num-seqs, or on CPUs --max-total-tokens"
     elif pooled and usable > weights:
@@ -228,10 +252,15 @@ def report(needs: Iterable[Need], config: EngineConfig) -> list[str]:
         kv = need.kv_bytes(config.max_model_len)
         each = f"{need.slots} x {config.max_model_len} positions"
         shared = f"{need.pool} positions for {need.slots} slots" if need.pool else each
-        slots = f" ({shared}, {need.kv_bytes_per_position} bytes each)" if kv else ""
+        slots = f" ({shared}, {need.kv_bytes_per_position} bytes each{_windows(need)})" if kv else ""
         where = f"{need.host} {need.device}".strip()
         lines.append(f"{need.who} on {where}: {_shown(need.weight_bytes)} weights, {_shown(kv)} KV{slots}")
     return lines
+
+
+def _windows(need: Need) -> str:
+    held = f"; {need.window_bytes} of them for the {need.window_most} that windows need of a slot"
+    return held if need.window_bytes else ""
 
 
 def by_device(needs: Iterable[Need]) -> dict[tuple[str, str], list[Need]]:

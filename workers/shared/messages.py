@@ -4,6 +4,7 @@ from bisect import bisect_left
 
 import msgspec
 
+from workers.shared.cascade.figures import ModelFigures
 from workers.shared.emulation import Emulation
 from workers.shared.frames import Frame, Natural, TreeFrame
 from workers.shared.live.messages import Passage, Report, Trace, Watch
@@ -270,22 +271,12 @@ class SpeculationCounts(msgspec.Struct):
 
     def add(self, other: "SpeculationCounts") -> None:
         """Adds `other` to this."""
-        self.drafted += other.drafted
-        self.accepted += other.accepted
-        self.rejected += other.rejected
-        self.discarded += other.discarded
-        self.sent += other.sent
-        self.moved += other.moved
-        self.cycles += other.cycles
-        self.ranked += other.ranked
-        self.bounded += other.bounded
-        self.bound += other.bound
-        for mine, others in (
-            (self.hits, other.hits),
-            (self.judged_at, other.judged_at),
-            (self.accepted_at, other.accepted_at),
-        ):
-            mine[:] = [count + more for count, more in zip(mine, others, strict=True)]
+        for name in self.__struct_fields__:
+            mine, others = getattr(self, name), getattr(other, name)
+            if isinstance(mine, list):
+                mine[:] = [count + more for count, more in zip(mine, others, strict=True)]
+            else:
+                setattr(self, name, mine + others)
 
 
 class Beginning(msgspec.Struct, frozen=True, array_like=True):
@@ -387,6 +378,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     dropped: int = 0  # messages that rank 0 could not read
     credits: dict[str, int] = {}  # frames in flight, by kind: certain, draft, prompt
     kv: KvUse = KvUse()
+    models: list[ModelFigures] = []  # that draft in processes of their own, the smallest first
     calibrating: bool = False  # requests wait until it is known what the drafters gain here
 
 

@@ -1,6 +1,7 @@
-"""Progress for whatever takes longer than a second: on stderr, and of a stage for rank 0."""
+"""Progress for whatever reads or writes for longer than a second: on stderr, and of a stage for rank 0."""
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 import msgspec
@@ -8,38 +9,58 @@ import msgspec
 from workers.shared.frames import Natural
 from workers.shared.processes.logs import tell
 
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
 
 class Loading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
     """A stage goes on loading, told now and then: a slow one is not a hung one."""
 
     stage: Natural
-    done: int  # tensors
+    done: int  # bytes
     total: int
 
 
 class Progress:
-    """A labelled task. Silent in its first second, then a line every two seconds; the end is told with its duration."""
+    """A labelled task of so many bytes.
 
-    def __init__(self, label: str, unit: str = "") -> None:
+    Silent in its first second, then a line every two seconds; the end is told with its duration.
+    """
+
+    def __init__(self, label: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._label = label
-        self._unit = unit
-        self._started = time.monotonic()
+        self._clock = clock
+        self._started = clock()
         self._told = self._started - 1.0
+        self._done = 0
 
     def __enter__(self) -> "Progress":
         return self
 
     def update(self, done: int, total: int) -> None:
-        """`done` of `total` units are behind us."""
-        now = time.monotonic()
-        if now - self._told >= 2.0:
+        """`done` of `total` bytes are behind us."""
+        self._done, now = done, self._clock()
+        if now - self._told >= 2.0 and done < total:
             self._told = now
-            share = f"{100 * done // total} %" if total else f"{done}"
-            tell(f"{self._label}: {share} {self._unit}".rstrip())
+            rate = done / (now - self._started)
+            tell(f"{self._label}: {100 * done // total} % of {shown_bytes(total)}, {shown_bytes(rate)}/s")
+
+    def finish(self) -> None:
+        """All is done."""
+        seconds = self._clock() - self._started
+        if seconds >= 1.0:
+            what = f", {shown_bytes(self._done)} at {shown_bytes(self._done / seconds)}/s" if self._done else ""
+            tell(f"{self._label}: done in {seconds:.1f} s{what}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        seconds = time.monotonic() - self._started
-        if kind is None and seconds >= 1.0:
-            tell(f"{self._label}: done in {seconds:.1f} s")
+        if kind is None:
+            self.finish()
+
+
+def shown_bytes(count: float) -> str:
+    """A number of bytes for people."""
+    for unit, name in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:.0f} bytes"

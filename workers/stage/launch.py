@@ -24,6 +24,7 @@ from workers.shared.links import Listener
 from workers.shared.memory import by_device, check_fits, neighbours, stage_needs
 from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
+from workers.shared.model_files.windows import window_rule
 from workers.shared.progress import Loading, Progress
 from workers.shared.time_slices import settle
 from workers.stage.channel import LinkChannel, open_channel
@@ -117,6 +118,7 @@ def load_shard(config: EngineConfig, index: int, channel: Channel) -> Layers:
             sequences=config.max_num_seqs,
             pool=config.max_total_tokens,
             kv_dtype=torch.float8_e4m3fn if config.kv_cache_dtype == "fp8_e4m3" else None,
+            windows=window_rule(config),
             rounding=config.rounding,
             ahead=config.tokens_in_flight,
             wide=config.frame_width,

@@ -71,7 +71,7 @@ def test_passages_are_what_the_target_sees_and_says(tiny_model: Path) -> None:
     told: list[tuple[int, int]] = []
     passages = read_passages(tiny_model, (2, 9, LAYERS), torch.float32, CPU, lambda *done: told.append(done))
     whole = load_reference(tiny_model, torch.float32)
-    assert told[-1] == (LAYERS, LAYERS)
+    assert told[-1][0] == told[-1][1] > 0
     assert len(passages) == 3
     for passage in passages:
         assert len(passage.tokens) > 40

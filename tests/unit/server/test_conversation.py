@@ -152,6 +152,9 @@ def test_end_tokens_are_the_union_of_three_files(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 8]}')
     (tmp_path / "config.json").write_text('{"eos_token_id": 9}')
     assert ModelTokenizer(tmp_path).eos_ids == {7, 8, 9, EOS}
+    (tmp_path / "config.json").write_text('{"eos_token_id": ["</s>"]}')
+    with pytest.raises(ConfigError, match=r"config\.json: eos_token_id must be a token id or a list of them"):
+        ModelTokenizer(tmp_path)
 
 
 def test_token_bytes_are_those_of_the_text(tokenizer: ModelTokenizer) -> None:

@@ -8,6 +8,7 @@ from prometheus_client.exposition import generate_latest
 from server.engine.rates import EngineFigures
 from server.metrics.engine import engine_metrics
 from tests.stub_engine import INFO
+from workers.shared.cascade.figures import ModelFigures
 from workers.shared.messages import (
     DEPTHS,
     ControllerStatus,
@@ -37,6 +38,18 @@ def series(status: Status) -> dict[str, float]:
     registry.register(Scrape(status))  # type: ignore[arg-type]
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_every_figure_of_every_model_of_a_cascade_is_there() -> None:
+    models = [ModelFigures("small", "cpu", *range(1, 10), 5 * 10**9, 10**10), ModelFigures("middle", written=3)]
+    choice = ControllerStatus("cascade", {})
+    found = series(Status(1, INFO, 0, 0, EngineStats(), choice, [], models=models))
+    for name in set(ModelFigures.__struct_fields__) - {"name", "device", "busy_ns", "total_ns"}:
+        assert found[f'echelon:cascade_{name}_total{{model="0",name="small"}}'] == getattr(models[0], name)
+    assert found['echelon:cascade_busy_seconds_total{model="0",name="small"}'] == 5
+    assert found['echelon:cascade_total_seconds_total{model="0",name="small"}'] == 10
+    assert found['echelon:cascade_written_total{model="1",name="middle"}'] == 3
+    assert (models[0].busy, models[1].acceptance) == (0.5, None)
 
 
 def test_every_figure_is_there_in_the_units_of_prometheus() -> None:

@@ -85,6 +85,16 @@ def test_a_draft_model_is_reason_enough_to_use_it() -> None:
     assert chosen.module is None
 
 
+def test_a_cascade_is_reason_enough_to_use_it_on_devices_of_its_own() -> None:
+    chosen = drafter(cascade=("ORG/SMALL", "ORG/MIDDLE"), cascade_device=("cuda:1", "cuda:2"))
+    assert (chosen.name, chosen.cascade) == ("cascade", ("ORG/SMALL", "ORG/MIDDLE"))
+    assert [chosen.cascade_device(model) for model in (0, 1)] == ["cuda:1", "cuda:2"]
+    assert drafter(cascade=("a", "b"), device="cuda:3").cascade_device(1) == "cuda:3"
+    options = EngineOptions(stages=1, drafter=DrafterOptions(cascade=("ORG/SMALL",)))
+    with pytest.raises(ConfigError, match="nothing in flight to draft for: give --tokens-per-frame M"):
+        check_flags(options, "ORG/UNKNOWN")
+
+
 def test_what_a_drafter_is_given_reaches_it(tmp_path: Path) -> None:
     made = drafter(name="ngram", ngram_max=4, ngram_min=2, threads=3)
     assert (made.ngram_max, made.ngram_min, made.threads) == (4, 2, 3)

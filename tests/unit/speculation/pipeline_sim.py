@@ -18,9 +18,11 @@ from speculation.decisions.policy import FramePolicy, pipelined
 from speculation.decisions.schedule import Schedule
 from speculation.simulate.stages import Events, Stages
 from workers.decisions.state_entries import StateEntries
+from workers.decisions.windows import HeldWindow
 from workers.shared.frames import REAL, Frame, Move, TokenPlace
 from workers.shared.messages import Open, Sample, Sampling
 from workers.shared.model_files.layers import ring_entries
+from workers.shared.model_files.windows import WindowRule
 
 VOCABULARY = 50
 
@@ -99,6 +101,11 @@ class Rows:
         self._scratch: dict[int, tuple[int, int]] = {}
         self._sound = 0  # real rows, the first ones, of which each has seen those before it
 
+    @property
+    def real_tokens(self) -> list[int]:
+        """What is held by position."""
+        return [token for token, _ in self._real]
+
     def move(self, moves: Sequence[Move]) -> None:
         for slot, position in moves:
             self._write(TokenPlace(position), self._scratch.get(slot, (-1, 0)))
@@ -167,6 +174,32 @@ def sampled_along(rows: Rows, frame: Frame, first: int | None, prompt_tokens: in
     return Sample(frame.sequence, frame.epoch, frame.place(first).position + 1, tuple(tokens))
 
 
+class WindowMemory:
+    """What a layer with a window holds of a slot: what is given back is lost, and nothing that is lost may be read."""
+
+    def __init__(self, rule: WindowRule) -> None:
+        self.rule = rule
+        self.held = HeldWindow(rule)
+        self.rows: dict[int, int] = {}  # position -> token
+
+    def compute(self, frame: Frame, text: Sequence[int]) -> None:
+        """The frame reads and writes; `text` is what the sequence has come to, and what it has to find."""
+        for position in range(*(self.held.begin(frame.position, len(frame.tokens)) or (0, 0))):
+            self.rows.pop(position, None)
+        first = max(0, frame.position - self.rule.window + 1)
+        assert [self.rows.get(at) for at in range(first, frame.seen)] == list(text[first : frame.seen])
+        for row, token in enumerate(frame.tokens):
+            place = frame.place(row)
+            if place.slot == REAL:
+                self.rows[place.position] = token
+        assert sum(position < frame.end for position in self.rows) <= self.rule.most
+
+    def copy(self, source: "WindowMemory", positions: int) -> None:
+        """The first `positions` of another slot."""
+        source.held.lends(positions)
+        self.rows = {at: source.rows[at] for at in range(self.held.copied(positions), positions)}
+
+
 class PipelineSim:
     """Runs requests one after the other through `stages` simulated stages."""
 
@@ -184,8 +217,11 @@ class PipelineSim:
         reuse: bool = False,
         silence: float = 0.0,
         snapshots: int | None = None,
+        window: int | None = None,
     ) -> None:
         """With `snapshots` the model is one that remembers in states, of which stages keep so many behind chunks.
+
+        With a `window` it has layers that see so many positions, and keep no more.
 
         `silence` is the probability that the drafter has no guess; frames are pipelined unless `policy` is given."""
         self._rng = rng
@@ -198,7 +234,10 @@ class PipelineSim:
         self._events = Events()
         self._last: dict[tuple[str, int], float] = {}
         policy = policy or pipelined(stages)
-        self.schedule = Schedule(0, stages, policy, chunk, itertools.count(), snapshots)
+        rule = WindowRule(window or 1, chunk, policy.credits * policy.width, policy.chunks + 1)
+        back = snapshots if window is None else rule.back
+        self.schedule = Schedule(0, stages, policy, chunk, itertools.count(), back)
+        self._windows = [] if window is None else [WindowMemory(rule) for _ in range(stages)]
         self._memories = [] if snapshots is None else [Memory(policy, snapshots, chunk) for _ in range(stages)]
         self.stages = Stages(stages, self._events, self)
         self._rows = [Rows() for _ in range(stages)]
@@ -325,11 +364,16 @@ class PipelineSim:
         return self._noisy(1.0) if alive else 0.001
 
     def move(self, stage: int, moves: Sequence[Move]) -> None:
-        self._rows[stage].move(moves)
+        rows = self._rows[stage]
+        rows.move(moves)
+        for window in self._windows[stage : stage + 1]:
+            window.rows |= {position: rows.real_tokens[position] for _, position in moves}
 
     def compute(self, stage: int, frame: Frame, first: int | None) -> Sample | None:
         """Any wrong key or value changes the last stage's answer."""
         rows = self._rows[stage]
+        if self._windows:
+            self._windows[stage].compute(frame, rows.real_tokens)
         rows.compute(frame)
         if frame.position >= self._prompt_tokens:
             self.widest = max(self.widest, len(frame.tokens))

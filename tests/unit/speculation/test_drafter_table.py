@@ -23,6 +23,7 @@ def test_draft_then_verify_takes_the_drafters_that_need_nothing_in_flight(name: 
         name,
         module="m" if row.needs_module else None,
         draft_model="m" if row.needs_model else None,
+        cascade=("m",) if row.needs_cascade else (),
         script="s" if row.needs_script else None,
         num_speculative_tokens=3,
     )
@@ -30,5 +31,5 @@ def test_draft_then_verify_takes_the_drafters_that_need_nothing_in_flight(name: 
     if row.works_in_rounds:
         check_config(config)
     else:
-        with pytest.raises(ConfigError, match="use ngram or model or eagle3 or peagle or mtp, or leave"):
+        with pytest.raises(ConfigError, match="use ngram or model or cascade or eagle3 or peagle or mtp, or leave"):
             check_config(config)

@@ -25,11 +25,11 @@ def test_a_stage_that_goes_on_loading_is_told_from_one_that_hangs() -> None:
     for now in range(0, 400, 2):
         roll.heard(0, now, 1000, now)
         text = roll.look(now)
-        assert text is None or f"stage 0, which had loaded {now} of 1000 tensors" in text
+        assert text is None or f"stage 0, which had loaded {now} bytes of 1000 bytes" in text
         assert text is None or "stage 1, expected at" in text
     roll.missing.discard(1)
     roll.look(498)
-    with pytest.raises(PeerLost, match=r"had loaded 398 of 1000 .* 101 s ago, after --ready-timeout 100 s"):
+    with pytest.raises(PeerLost, match=r"had loaded 398 bytes of 1000 .* 101 s ago, after --ready-timeout 100 s"):
         roll.look(499)
 
 

@@ -55,6 +55,7 @@ def check(counts: SpeculationCounts) -> None:
     control=st.sampled_from([0.0, 0.01, 0.3, 2.0]),
     draft_time=st.sampled_from([0.0, 0.1, 0.8, 1.5]),
     snapshots=st.sampled_from([None, 1, 3]),
+    window=st.none() | st.integers(1, 12),
     seed=st.integers(0, 2**32),
     batch=st.lists(requests, min_size=1, max_size=4),
 )
@@ -68,6 +69,7 @@ def test_output_is_that_of_plain_decoding(
     control: float,
     draft_time: float,
     snapshots: int | None,
+    window: int | None,
     seed: int,
     batch: list[Request],
 ) -> None:
@@ -84,7 +86,8 @@ def test_output_is_that_of_plain_decoding(
         draft_time=draft_time,
         silence=silence,
         snapshots=snapshots,
-        reuse=snapshots is not None,
+        window=window,
+        reuse=snapshots is not None or window is not None,
     )
     for request, outcome in zip(batch, sim.run(batch), strict=True):
         expected = plain(request.prompt, request.max_tokens, request.stop_tokens)

@@ -26,7 +26,7 @@ def test_refused_by_name(kind: str) -> None:
     [
         ({}, "model_type is missing"),
         ({"model_type": "mamba"}, "recurrent"),
-        ({"model_type": "deepseek_v2"}, "latent attention"),
+        ({"model_type": "kimi_k2"}, "latent attention"),
         ({"model_type": "pegasus", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "llava"}, "multimodal"),
         ({"model_type": "llama", "quantization_config": {"quant_method": "bitsandbytes"}}, "'bitsandbytes'"),

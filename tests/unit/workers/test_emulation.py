@@ -16,6 +16,10 @@ def test_what_is_emulated_is_told_and_nothing_else() -> None:
     assert str(Emulation()) == "nothing"
     assert str(Emulation(stage_ms=5, link_ms=0.5)) == "stage 5 ms, link 0.5 ms"
     assert str(Emulation(stage_ms=5, row_cost=(1, 1.1))) == "stage 5 ms, rows 1, 1.1"
+    assert str(Emulation(stage_ms=5, cascade_ms=(1, 2.5))) == "stage 5 ms, cascade 1, 2.5 ms"
+    assert [Emulation(cascade_ms=(1, 2)).of_cascade(model) for model in (0, 1)] == [1, 2]
+    assert Emulation(cascade_ms=(3,)).of_cascade(1) == 3
+    assert Emulation().of_cascade(0) == 0
     assert all(Emulation(**{name: 1.0}) for name in Emulation.__struct_fields__)
 
 

@@ -63,6 +63,11 @@ def test_several_files_with_an_index(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"b\.safetensors: lacks model\.layers\.2"):
         layer_bytes(tmp_path)
 
+    del weight_map["model.layers.2.mlp.up_proj.weight"], weight_map["model.norm.weight"]
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(ConfigError, match=r"b\.safetensors: holds model\.norm\.weight, which the index does not name"):
+        layer_bytes(tmp_path)
+
 
 @pytest.mark.parametrize(
     "sizes",
@@ -91,9 +96,10 @@ def test_damaged_files_are_refused(tmp_path: Path, content: bytes) -> None:
 def test_folders_without_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no model\.safetensors"):
         layer_bytes(tmp_path)
-    (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(ConfigError, match="weight_map"):
-        layer_bytes(tmp_path)
+    for content in ({}, {"weight_map": ["a"]}, {"weight_map": {"a": 1}}):
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(content))
+        with pytest.raises(ConfigError, match=r"index\.json: weight_map must say"):
+            layer_bytes(tmp_path)
 
 
 def test_of_experts_those_count_that_a_token_goes_to(tmp_path: Path) -> None:

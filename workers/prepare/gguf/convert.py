@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 
 from workers.prepare.gguf.configuration import model_config
 from workers.prepare.gguf.file import GgufFile
-from workers.prepare.gguf.tensors import ROPE_FACTORS, change_of, tensor_name
+from workers.prepare.gguf.tensors import ROPE_FACTORS, change_of, tensor_names
 from workers.prepare.gguf.tokenizer import build_tokenizer, check_tokenizer_keys, end_tokens, special_tokens
 from workers.prepare.prepared_folders import cached
 from workers.prepare.safetensors_writer import write_safetensors
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
 from workers.shared.model_files.blocks import BLOCKS, FIELD, packed_shape
+from workers.shared.progress import Progress
 
-_FORMAT = 3  # part of the cache entry's name: raise it when the conversion changes
+_FORMAT = 4  # part of the cache entry's name: raise it when the conversion changes
+_OF_EXPERTS = 3  # dimensions of a tensor that holds the matrices of all experts
 _log = logging.getLogger(__name__)
 
 
@@ -46,11 +48,14 @@ def write_converted(path: Path, folder: Path) -> None:
 
 def _write(file: GgufFile, folder: Path) -> None:
     check_tokenizer_keys(file.keys)
-    factors = file.values(ROPE_FACTORS).ravel().tolist() if ROPE_FACTORS in file.tensors else None
+    factors = {name: file.values(name).ravel().tolist() for name in ROPE_FACTORS if name in file.tensors}
     config = model_config(file.keys, {name: file.shape(name) for name in file.tensors}, factors)
     check_supported(config)
     architecture = file.keys["general.architecture"]
-    sources = {tensor_name(architecture, name): name for name in file.tensors if name != ROPE_FACTORS}
+    held = {
+        name: tensor_names(architecture, name, file.shape(name)) for name in file.tensors if name not in ROPE_FACTORS
+    }
+    sources = {name: source for source, names in held.items() for name in names}
     ends = end_tokens(file.keys)
     special = special_tokens(file.keys)
     ids: dict[str, Any] = {f"{name}_id": token for name, token in special.items()}
@@ -62,16 +67,17 @@ def _write(file: GgufFile, folder: Path) -> None:
     _write_json(folder / "generation_config.json", ids)
     _write_tokenizer(file, special, folder)
     entries = {name: _entry(file, source) for name, source in sources.items()}
-    data = _tensors(file, config, list(sources.values()))
-    write_safetensors(folder / "model.safetensors", entries, data)
+    data = _tensors(file, config, list(held))
+    with Progress(f"converting {file.path.name}") as progress:
+        write_safetensors(folder / "model.safetensors", entries, data, progress.update)
 
 
 def _entry(file: GgufFile, name: str) -> tuple[str, tuple[int, ...]]:
     """dtype and shape as stored: known blocks and 16-bit weights stay as they are, other ones become float32."""
-    kind = file.kind(name)
+    kind, shape = file.kind(name), file.shape(name)[-2:]  # of each expert, where the tensor is of several
     if kind in BLOCKS:
-        return "U8", packed_shape(kind, file.shape(name))
-    return kind if kind in ("F16", "BF16") else "F32", file.shape(name)
+        return "U8", packed_shape(kind, shape)
+    return kind if kind in ("F16", "BF16") else "F32", shape
 
 
 def _tensors(file: GgufFile, config: dict[str, Any], names: list[str]) -> Iterator[NDArray[Any]]:
@@ -80,7 +86,8 @@ def _tensors(file: GgufFile, config: dict[str, Any], names: list[str]) -> Iterat
         stored = file.blocks(name) if file.kind(name) in BLOCKS else file.values(name)
         if change is not None:
             stored = change(stored)
-        yield stored if file.kind(name) != "BF16" else (stored.view(np.uint32) >> 16).astype(np.uint16)
+        whole = stored if file.kind(name) != "BF16" else (stored.view(np.uint32) >> 16).astype(np.uint16)
+        yield from whole if whole.ndim == _OF_EXPERTS else [whole]
 
 
 def _write_tokenizer(file: GgufFile, special: dict[str, int], folder: Path) -> None:

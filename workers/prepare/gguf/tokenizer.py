@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, pre_tokenizers, processors
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GemmaTokenizer, PreTrainedTokenizerFast
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from workers.shared.errors import ConfigError
@@ -13,11 +13,18 @@ from workers.shared.errors import ConfigError
 _PREFIX = "tokenizer."
 _CONTROL = 3  # token_type
 _BYTE_PAIRS, _SENTENCEPIECE = "gpt2", "llama"
-_DIGITS_ALONE = "smollm"  # transformers does not know this one: each digit is a token of its own
+_DIGITS_ALONE = frozenset({"refact", "smollm"})  # transformers knows neither: each digit is a token of its own
+# Of architectures whose files transformers does not read as models.
+_CLASSES: Mapping[str, Any] = {
+    "gemma": GemmaTokenizer,
+    "granite": PreTrainedTokenizerFast,
+    "olmo2": PreTrainedTokenizerFast,
+    "smollm3": PreTrainedTokenizerFast,
+}
 # The files of these tokenizers are meant to begin every text with the first token unless they say otherwise, and to
 # take a word that is in the vocabulary as it is.
 _LLAMA_3 = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"})
-_SPLITS = frozenset({*GGUF_PRE_TOKENIZER_SPLITS, _DIGITS_ALONE, "gpt-2"})
+_SPLITS = frozenset({*GGUF_PRE_TOKENIZER_SPLITS, *_DIGITS_ALONE, "gpt-2"})
 # Older files do not say which token ends a turn; llama.cpp then looks for one with such a name.
 _TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<EOT>", "_<EOT>")
 _READ = frozenset({
@@ -103,9 +110,10 @@ def _turn_end(tokens: Sequence[str], types: Sequence[int]) -> int | None:
 
 def build_tokenizer(path: Path, keys: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that cuts text as llama.cpp does with this file."""
-    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).backend_tokenizer
+    kind = _CLASSES.get(keys["general.architecture"], AutoTokenizer)
+    tokenizer: Tokenizer = kind.from_pretrained(path.parent, gguf_file=path.name).backend_tokenizer
     split = keys.get("tokenizer.ggml.pre")
-    if split == _DIGITS_ALONE:
+    if split in _DIGITS_ALONE:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )

@@ -13,6 +13,7 @@ _INFORMATIVE = frozenset({
     "attention_dropout",
     "attn_implementation",
     "auto_map",
+    "aux_loss_alpha",  # while training
     "bad_words_ids",
     "begin_suppress_tokens",
     "bos_token_id",
@@ -67,6 +68,7 @@ _INFORMATIVE = frozenset({
     "router_aux_loss_coef",
     "router_jitter_noise",  # while training
     "sep_token_id",
+    "seq_aux",  # while training
     "suppress_tokens",
     "task_specific_params",
     "temperature",
@@ -113,7 +115,6 @@ _MULTIMODAL = "it is multimodal, and its language model is of no family that is 
 
 REFUSED: Mapping[str, str] = {
     "bamba": _RECURRENT,
-    "nemotron_h": _RECURRENT,
     "olmo_hybrid": _RECURRENT,
     "kimi_linear": _RECURRENT,
     "falcon_mamba": _RECURRENT,
@@ -123,7 +124,6 @@ REFUSED: Mapping[str, str] = {
     "recurrent_gemma": _RECURRENT,
     "rwkv": _RECURRENT,
     "zamba2": _RECURRENT,
-    "deepseek_v2": _MLA,
     "kimi_k2": _MLA,
     "minicpm3": _MLA,
     "nemotron": _PASSES_NOTHING_ON,
@@ -172,6 +172,9 @@ def check_supported(config: Mapping[str, Any]) -> None:
                 f"config.json: {name} is {value!r}, which is not supported for {kind!r}; if it changes nothing that "
                 f"the model computes, remove it"
             )
+        if value and value not in family.only.get(name, (value,)):
+            served = " or ".join(map(repr, family.only[name])) or "unset"
+            raise ConfigError(f"config.json: {name} is {value!r}; of {kind!r} it is served where it is {served}")
     for name in ("rope_scaling", "rope_parameters"):
         for rope in _ropes(config.get(name)):
             _check_rope(name, rope, family)

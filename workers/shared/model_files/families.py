@@ -72,6 +72,48 @@ _MAMBA = frozenset({
     "time_step_limit",
 })  # fmt: skip
 
+# One kind of experts and one way to choose them each, whatever these fields say.
+_ROUTED = frozenset({"ep_size", "moe_layer_freq", "scoring_func", "topk_method"})
+_NEMOTRON = frozenset({
+    "attention_head_dim",
+    "chunk_size",
+    "conv_kernel",
+    "expand",
+    "hybrid_override_pattern",
+    "layer_norm_epsilon",
+    "layers_block_type",
+    "mamba_head_dim",
+    "mamba_hidden_act",
+    "mamba_num_heads",
+    "mamba_ssm_cache_dtype",
+    "mlp_bias",
+    "mlp_hidden_act",
+    "moe_intermediate_size",
+    "moe_latent_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_shared_expert_overlap",  # when they are computed
+    "mtp_hybrid_override_pattern",  # of layers that predict further tokens
+    "mtp_layers_block_type",
+    "n_group",
+    "n_groups",
+    "n_routed_experts",
+    "n_shared_experts",
+    "norm_topk_prob",
+    "num_experts_per_tok",
+    "rescale_prenorm_residual",  # before training
+    "routed_scaling_factor",
+    "ssm_state_size",
+    "time_step_floor",  # before training, and so is the largest
+    "time_step_limit",
+    "time_step_max",
+    "time_step_min",
+    "time_step_rank",
+    "topk_group",
+    "use_bias",
+    "use_conv_bias",
+    "use_mamba_kernels",
+})  # fmt: skip
+
 Mixer = Literal["gated_delta", "short_convolution", "mamba2"]
 
 
@@ -91,6 +133,7 @@ class Family(NamedTuple):
     uneven: bool = False  # whether keys and values are not of one shape in all layers
     beside: bool = False  # whether every layer has both it and attention; else a list says which layer has which
     tied: bool = False  # whether head and embedding are tied where config.json does not say
+    only: Mapping[str, tuple[object, ...]] = {}  # the values of some fields that are served, unset ones aside
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -163,10 +206,21 @@ FAMILIES: Mapping[str, Family] = {
         "0.2",
     ),
     "deepseek_v3": Family(
-        _COMMON | _PARTIAL | _EXPERTS | _LATENT | {"attention_bias", "first_k_dense_replace", "moe_layer_freq"}
-        | {"ep_size", "topk_method", "scoring_func"},
+        _COMMON | _PARTIAL | _EXPERTS | _LATENT | _ROUTED | {"attention_bias", "first_k_dense_replace"},
         "0.2",
         latent=True,
+        only={"moe_layer_freq": (1,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
+    ),
+    "deepseek_v2": Family(
+        _COMMON | _EXPERTS | _LATENT | _ROUTED | {"attention_bias", "first_k_dense_replace", "mlp_bias"},
+        "0.2",
+        latent=True,
+        only={
+            "moe_layer_freq": (1,),
+            "norm_topk_prob": (),
+            "scoring_func": ("softmax",),
+            "topk_method": ("greedy", "group_limited_greedy"),
+        },
     ),
     "glm4_moe_lite": Family(
         _COMMON | _PARTIAL | _EXPERTS | _LATENT | {"attention_bias", "first_k_dense_replace", "mlp_layer_types"},
@@ -231,6 +285,13 @@ FAMILIES: Mapping[str, Family] = {
         embedding_factor="embedding_multiplier",
         logits_divisor="logits_scaling",
         mixer="mamba2",
+    ),
+    "nemotron_h": Family(
+        _COMMON | _NEMOTRON,
+        "0.2",
+        norm="norm_f",
+        mixer="mamba2",
+        only={"attention_head_dim": (128,), "mamba_ssm_cache_dtype": ("float32",)},
     ),
     "gemma4_text": Family(
         _COMMON

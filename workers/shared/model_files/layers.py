@@ -5,15 +5,19 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from workers.shared.config import EngineConfig
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.families import family_of
 from workers.shared.model_files.json_file import read_json
+from workers.shared.model_files.windows import layer_windows, window_rule
 
 SNAPSHOTS = 4  # states behind the newest whole prompt chunks, a slot
 _SPARE = 2  # the state that the oldest token in flight begins with, and the one that is being written
 _STATE_BYTES = 4  # recurrent states are float32 whatever the model's dtype
 _REMEMBERING = ("conv", "linear_attention")
 _ATTENDING = ("full_attention", "sliding_attention")
+_FORGETTING = ("mlp", "moe")  # layers that hold nothing
+_SHORT = {"M": "linear_attention", "*": "full_attention", "E": "moe", "-": "mlp"}  # in Nemotron-H's pattern
 
 
 class StateShape(NamedTuple):
@@ -33,6 +37,7 @@ class KVShape(NamedTuple):
     heads: int
     width: int  # of a key
     value_width: int
+    window: int | None = None  # positions that a token sees, where it does not see all
 
     @property
     def numbers(self) -> int:
@@ -52,11 +57,11 @@ def layer_plans(config: Mapping[str, Any]) -> Sequence[LayerPlan]:
     family = family_of(config)
     count: int = config["num_hidden_layers"]
     kv = _kv_shape(config)
-    if family.uneven:
-        own = {int(layer): said for layer, said in config["per_layer_config"].items()}
-        return [LayerPlan(_overridden(kv, own.get(layer, {}))) for layer in range(count)]
     if family.mixer is None:
-        return [LayerPlan(kv)] * count
+        own = {int(layer): said for layer, said in config["per_layer_config"].items()} if family.uneven else {}
+        shapes = [_overridden(kv, own.get(layer, {})) for layer in range(count)]
+        windows = layer_windows(config)
+        return [LayerPlan(shape._replace(window=window)) for shape, window in zip(shapes, windows, strict=True)]
     state = _STATES[family.mixer](config)
     if family.beside:
         return [LayerPlan(kv, state)] * count
@@ -75,13 +80,14 @@ def _kv_shape(config: Mapping[str, Any]) -> KVShape:
 
 
 def _overridden(kv: KVShape, own: Mapping[str, Any]) -> KVShape:
-    width = own.get("head_dim", kv.width)
-    return KVShape(own.get("num_key_value_heads", kv.heads), width, width)
+    width, heads = own.get("head_dim"), own.get("num_key_value_heads", kv.heads)
+    return KVShape(heads, width or kv.width, width or kv.value_width)
 
 
 def _kinds(config: Mapping[str, Any]) -> Sequence[str]:
-    kinds: Sequence[str] = config["layer_types"]
-    if unknown := set(kinds) - {*_ATTENDING, *_REMEMBERING}:
+    kinds: Sequence[str] = config.get("layer_types") or config.get("layers_block_type") or []
+    kinds = kinds or [_SHORT.get(one, one) for one in config["hybrid_override_pattern"]]
+    if unknown := set(kinds) - {*_ATTENDING, *_REMEMBERING, *_FORGETTING}:
         raise KeyError(f"layer_types: {unknown.pop()}")
     return kinds
 
@@ -91,9 +97,19 @@ def has_states(config: Mapping[str, Any]) -> bool:
     return family_of(config).mixer is not None
 
 
-def snapshots_of(model: str) -> int | None:
-    """How many prompt chunks back a slot of a model folder can go; None for a model that can begin behind any."""
-    return SNAPSHOTS if has_states(read_json(Path(model) / "config.json")) else None
+class Beginnings(NamedTuple):
+    """Where a later prompt can begin."""
+
+    back: int | None  # behind how many of the newest whole prompt chunks of a slot; None: behind any
+    lends: bool  # whether what one slot holds can be copied to another: states stay in theirs
+
+
+def beginnings_of(config: EngineConfig) -> Beginnings:
+    """Those of an engine's stages."""
+    if has_states(read_json(Path(config.model) / "config.json")):
+        return Beginnings(SNAPSHOTS, lends=False)
+    rule = window_rule(config)
+    return Beginnings(None if rule is None else rule.back, lends=True)
 
 
 def kv_bytes_per_position(config: Mapping[str, Any], layers: Sequence[int], sequences: int, itemsize: int) -> int:
@@ -101,6 +117,13 @@ def kv_bytes_per_position(config: Mapping[str, Any], layers: Sequence[int], sequ
     plans = layer_plans(config)
     numbers = sum(kv.numbers for layer in layers if (kv := plans[layer].kv) is not None)
     return numbers * sequences * itemsize
+
+
+def window_bytes_per_position(config: Mapping[str, Any], layers: Sequence[int], itemsize: int) -> int:
+    """The part of `kv_bytes_per_position` that is in layers with a window, for one slot."""
+    plans = layer_plans(config)
+    held = [kv for layer in layers if (kv := plans[layer].kv) is not None]
+    return sum(kv.numbers for kv in held if kv.window is not None) * itemsize
 
 
 def ring_entries(ahead: int) -> int:
@@ -126,9 +149,13 @@ def _short_convolution(config: Mapping[str, Any]) -> StateShape:
 
 
 def _mamba2(config: Mapping[str, Any]) -> StateShape:
-    heads, width, size = config["mamba_n_heads"], config["mamba_d_head"], config["mamba_d_state"]
-    channels = heads * width + 2 * config["mamba_n_groups"] * size
-    return StateShape((channels, config["mamba_d_conv"]), (heads, width, size))
+    if "mamba_num_heads" in config:  # Nemotron-H
+        heads, width, size = config["mamba_num_heads"], config["mamba_head_dim"], config["ssm_state_size"]
+        groups, kernel = config["n_groups"], config["conv_kernel"]
+    else:
+        heads, width, size = config["mamba_n_heads"], config["mamba_d_head"], config["mamba_d_state"]
+        groups, kernel = config["mamba_n_groups"], config["mamba_d_conv"]
+    return StateShape((heads * width + 2 * groups * size, kernel), (heads, width, size))
 
 
 _STATES = {

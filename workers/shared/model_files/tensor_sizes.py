@@ -36,9 +36,11 @@ _PREFIXES = (
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
+    ("backbone.embeddings.", "model.embed_tokens."),
+    ("backbone.", "model."),
     ("lm_head.", "lm_head."),
 )
-_TEXT = tuple(prefix for prefix, _ in _PREFIXES if "language_model" in prefix)
+_TEXT = tuple(prefix for prefix, _ in _PREFIXES if prefix != "lm_head.")
 _EXPERTS = re.compile(r"\.experts\.|\.block_sparse_moe\.(input|output)_linear\.")
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # any of them says how many there are
 _ACTIVE = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_k")
@@ -98,6 +100,7 @@ def text_names(stored: Iterable[str]) -> dict[str, str]:
     """Names of a language model's tensors, as a checkpoint of text alone would have them -> as they are stored.
 
     A checkpoint that sees or hears has its language model under a prefix; its other tensors are none of ours.
+    Nemotron-H has names of its own.
     """
     names = list(stored)
     if not any(name.startswith(_TEXT) for name in names):
@@ -114,9 +117,10 @@ def text_names(stored: Iterable[str]) -> dict[str, str]:
 def _stored_files(folder: Path) -> dict[str, Path]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise ConfigError(f"{index}: has no weight_map")
+        try:
+            weight_map = msgspec.convert(read_json(index).get("weight_map"), dict[str, str])
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{index}: weight_map must say in which file each tensor is: {error}") from error
         return {name: folder / file for name, file in weight_map.items()}
     single = folder / "model.safetensors"
     if not single.exists():
@@ -131,6 +135,9 @@ def tensor_entries(folder: Path) -> dict[str, TensorEntry]:
     missing = [name for name, path in files.items() if name not in headers[path]]
     if missing:
         raise ConfigError(f"{files[missing[0]]}: lacks {missing[0]}, which the index says it holds")
+    for path, header in headers.items():
+        if unnamed := header.keys() - files.keys():
+            raise ConfigError(f"{path}: holds {min(unnamed)}, which the index does not name; write the index anew")
     return {name: headers[files[stored]][stored] for name, stored in text_names(files).items()}
 
 

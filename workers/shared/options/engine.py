@@ -37,6 +37,18 @@ class DrafterFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     threads: Annotated[
         AtLeastOne, about(SPECULATION, "CPU threads of the draft module or model", name="draft_threads")
     ] = 1
+    cascade_lead: Annotated[
+        AtLeastOne,
+        about(SPECULATION, "Most tokens that a model of --cascade writes ahead of the next bigger one"),
+    ] = 64
+    cascade_lookahead: Annotated[
+        NotNegative,
+        about(
+            SPECULATION,
+            "Have every model wait until the next smaller one has written so many tokens ahead. 0: nobody waits. With "
+            "--cascade-lead of the same number, one model works at a time",
+        ),
+    ] = 0
     ngram_max: Annotated[AtLeastOne, about(SPECULATION, "Longest n-gram looked up")] = 6
     ngram_min: Annotated[AtLeastOne, about(SPECULATION, "Shortest n-gram looked up")] = 1
     head_reading: Annotated[
@@ -75,10 +87,11 @@ class DrafterOptions(DrafterFields, frozen=True, forbid_unknown_fields=True, kw_
             SPECULATION,
             "pdm: a draft module reads the stages' hidden states; ngram: look the last tokens up in prompt and answer; "
             "pdm+ngram: whichever has lately been better; exit: a head behind stage 0 reads what that has computed; "
-            "model: a small model of the same family guesses, no training needed; eagle3, peagle: a draft head made "
-            "for MODEL, by --draft-model; mtp: the head in MODEL's own checkpoint; none: plain pipeline, nothing of "
-            "a drafter in memory; scripted: replay; auto: what --draft-model is, pdm+ngram where a module is given or "
-            "comes with Echelon, else ngram",
+            "model: a small model of the same family guesses, no training needed; cascade: several such models, each "
+            "ahead of the next bigger one; eagle3, peagle: a draft head made for MODEL, by --draft-model; mtp: the "
+            "head in MODEL's own checkpoint; none: plain pipeline; scripted: replay; auto: "
+            "what --draft-model is, cascade where --cascade is, pdm+ngram where a module is given or comes with "
+            "Echelon, else ngram",
             name="drafter",
         ),
     ] = "auto"
@@ -103,6 +116,20 @@ class DrafterOptions(DrafterFields, frozen=True, forbid_unknown_fields=True, kw_
             metavar="MODEL",
         ),
     ] = None
+    cascade: Annotated[
+        tuple[str, ...],
+        about(
+            SPECULATION,
+            "Models with the vocabulary of MODEL, given as MODEL is, from the smallest on, for --drafter cascade. Each "
+            "has a process of its own, writes ahead of the next bigger one and verifies what the next smaller one has "
+            "written, and none waits for another",
+            metavar="SMALL[,MIDDLE...]",
+        ),
+    ] = ()
+    cascade_device: Annotated[
+        tuple[str, ...],
+        about(SPECULATION, "Devices of the models of --cascade, one each, or one for all", default="--draft-device"),
+    ] = ()
     device: Annotated[
         str,
         about(
