@@ -139,7 +139,7 @@ in processor time a token (least of 30 after a prompt of 12 and 48 more): 31.6 m
 125 MiB against 620. The products are made for few rows; on processors that multiply bfloat16 a prompt's chunk is
 multiplied with weights converted to that, piece by piece. Against the product for few rows, 128 rows in eight bits took
 1.1 to 1.6 ms instead of 3.3 to 4.2 (a matrix of 576 by 1536, one thread of a busy machine; 3.2 to 3.4 ms in float32).
-Speed and memory of the served model by `tests/measure/packed_speed.py`: not yet measured.
+Speed and memory of the served model: [benchmarks.md](benchmarks.md), "Packed weights, served".
 Gemma 3 270M (Q4_K_M; Q5_0, Q8_0, Q4_K and Q6_K blocks): 64.2 ms a token.
 
 ## Refused by name

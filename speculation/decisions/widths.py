@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from speculation.decisions.estimates import Average, Choice
+from workers.shared.config import WIDTHS
 from workers.shared.emulation import cost_of_rows
-
-WIDTHS = (1, 2, 4, 8)
 
 _TEXT_HORIZON = 64.0  # tokens after which what was right in a request is old
 _MEMORY_WEIGHT = 24.0  # tokens that earlier requests are worth at most
