@@ -120,10 +120,6 @@ class FrameContext:
         keys, values = self.layers[layer]
         keys[:, :, self._written] = stored(key, keys.dtype)
         values[:, :, self._written] = stored(value, values.dtype)
-        return self._look(keys, values, query, key, rules)
-
-    def _look(self, keys: Tensor, values: Tensor, query: Tensor, key: Tensor, rules: Rules) -> Tensor:
-        """What `attend` returns, once the frame's own are among all `keys` and `values`."""
         first, repeats = self.first_row(rules.window), query.shape[1] // key.shape[1]
         mask = self.mask(rules.window, repeats, query) if self._masked else None
         return attend_over(query, keys[:, :, first : self._last], values[:, :, first : self._last], mask, rules)
@@ -142,7 +138,6 @@ class TreeContext(FrameContext):
         """`layers`, `device` and `scratch` are as in `FrameContext`."""
         super().__init__(layers, branches.base, branches.end - branches.base, None, device, scratch)
         self._branches = branches
-        self._masked = True
         self._places = torch.tensor([self._rows(path)[-1] for path in branches.paths], device=device)
 
     @property
@@ -153,16 +148,13 @@ class TreeContext(FrameContext):
             self._positions = torch.tensor([last], device=self._device)
         return self._positions
 
-    def first_row(self, window: int | None) -> int:
-        """See `FrameContext`."""
-        return 0
-
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """See `FrameContext`."""
         keys, values = self.layers[layer]
         for held, computed in ((keys, key), (values, value)):
             put(held, self._places, computed)
-        return self._look(keys, values, query, key, rules)
+        mask = self.mask(rules.window, query.shape[1] // key.shape[1], query)
+        return attend_over(query, keys[:, :, : self._last], values[:, :, : self._last], mask, rules)
 
     def _rows(self, path: Path) -> list[int]:
         """The rows of the buffers that hold the nodes of a path."""
