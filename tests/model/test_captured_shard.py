@@ -13,7 +13,7 @@ from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, local_engine
 from tests.model.conftest import VOCABULARY
-from tests.model.identity import RecordingSampler, drafters, generate, one_thread, recorded_logits
+from tests.model.identity import RecordingSampler, drafters, generate, recorded_logits
 from workers.model.captured_shard import CapturedShard
 from workers.model.recorder import Rerun, Work
 from workers.model.shard import Shard
@@ -42,12 +42,6 @@ class Counting(Rerun):
             again()
 
         return repeat
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
