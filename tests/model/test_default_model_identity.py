@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from speculation.drafters.base import Drafter, Maker
 from speculation.drafters.combined import CombinedDrafter
+from speculation.drafters.exit import load as load_exit
 from speculation.drafters.load_pdm import load
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.pdm import PdmDrafter
@@ -27,6 +28,7 @@ from workers.shared.model_files.tensor_sizes import layer_bytes
 pytestmark = pytest.mark.timeout(600)
 
 NAME = "SmolLM2-135M-Instruct"
+EXIT_HEAD = Path(__file__).parents[1] / "measure/trained/exit"
 CONTEXT = 1024
 LENGTHS = (1, 40, 300)  # the longest is two whole chunks and a piece of one
 NEW = 10
@@ -60,15 +62,27 @@ def module_drafter(model: Path, split: tuple[int, ...]) -> Callable[[int], PdmDr
     return load(engine, read_facts(model).vocab_size)
 
 
+def exit_drafter(model: Path, split: tuple[int, ...]) -> Callable[[int], PdmDrafter]:
+    """The exit head of the comparison of methods."""
+    config = DrafterConfig("exit", module=str(EXIT_HEAD), module_target=NAME)
+    engine = EngineConfig(str(model), split, inproc_endpoints(len(split)), max_model_len=CONTEXT, drafter=config)
+    return load_exit(engine, read_facts(model).vocab_size)
+
+
 @pytest.fixture(scope="module")
 def modules(engine: LocalEngine, default_model: Path) -> dict[str, Maker]:
-    """The module alone, and combined with n-grams; and draft heads."""
+    """The module alone, and combined with n-grams; an exit head, and draft heads."""
     pdm = module_drafter(default_model, engine.split)
 
     def combined(slot: int) -> Drafter:
         return CombinedDrafter(pdm(slot), NgramDrafter(6, 1), module_delays_stages=True)
 
-    return {"pdm": pdm, "pdm+ngram": combined, **head_drafters(engine.split)}
+    return {
+        "pdm": pdm,
+        "pdm+ngram": combined,
+        "exit": exit_drafter(default_model, engine.split),
+        **head_drafters(engine.split),
+    }
 
 
 def head_drafters(split: Sequence[int]) -> dict[str, Maker]:
