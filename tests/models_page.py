@@ -41,8 +41,9 @@ A folder, a hub model and a GGUF file are checked before any process is started,
   the latents they are made of: many times the memory, and no work at every token for all positions.
 * **Sliding windows**: on CPUs layers that have one keep no more than they can still read, where that saves half of
   their memory ([decision 10](decisions/0010-slots-of-addresses.md)); on GPUs they keep every position.
-* **Experts in MXFP4** (gpt-oss) are unpacked to the dtype when they are loaded (`workers/model/mxfp4.py`). The model's
-  chat format is that of its own template; its channels are not told apart in answers.
+* **Experts in MXFP4** (gpt-oss) are unpacked to the dtype when they are loaded (`workers/model/mxfp4.py`). Its
+  prompts are made by its own template, its answers are read channel by channel: `analysis` is reasoning, a message to a
+  function is a call, the rest is text.
 * **Tensors**: missing, misshapen and superfluous ones, unknown dtypes, and files that are cut short, from headers alone
   (`expected.py`). Values that are infinite or not numbers are refused by name when they are loaded.
 * **GGUF**: every key of the architecture and of the tokenizer and every tensor is applied as llama.cpp does or refused
