@@ -139,7 +139,7 @@ def _pairs(measured: Measured, emulate: Emulation) -> list[str]:
             continue
         share, drafts = figures.verifications / steps, figures.waiting / figures.verifications
         below, written = models[number - 1], figures.written / steps
-        surviving = figures.accepted / below.written if below.written else 0.0
+        surviving = figures.written / below.written if below.written else 0.0
         lines.append(
             f"{busy}; "
             + _against(share, written, figures.accepted / figures.judged, drafts)
@@ -153,7 +153,7 @@ def _pairs(measured: Measured, emulate: Emulation) -> list[str]:
     busy_ns, total_ns = stage.busy_ns - earlier.busy_ns, stage.total_ns - earlier.total_ns
     if accepted + rejected and windows:
         drafted = counts.drafted - before.drafted
-        surviving = accepted / models[-1].written if models and models[-1].written else 0.0
+        surviving = measured.tokens / models[-1].written if models and models[-1].written else 0.0
         lines.append(
             f"target: busy {busy_ns / total_ns:.2f}; "
             + _against(min(1.0, windows / steps), each, accepted / (accepted + rejected), drafted / windows)
@@ -172,7 +172,7 @@ def _against(share: float, tokens: float, acceptance: float, drafts: float) -> s
 
 def _bounds(tokens: float, step: float, surviving: float, draft: float) -> str:
     bounds = rate_bounds(tokens, step, surviving, draft)
-    return f"; at most {bounds.verifier:.1f} tokens/s by the verifier, {bounds.drafter:.1f} by the drafter"
+    return f"; {bounds.verifier:.1f} tokens/s would keep the verifier busy, {bounds.drafter:.1f} the drafter"
 
 
 def _since(before: ModelFigures | None, after: ModelFigures) -> ModelFigures:

@@ -20,12 +20,12 @@ def tokens_per_step(acceptance: float, drafts: float) -> float:
 
 
 class RateBounds(NamedTuple):
-    """Tokens a second that a pair of models cannot exceed."""
+    """Tokens a second at which one of a pair has no time left."""
 
     verifier: float  # which has to make its steps
     drafter: float  # which has to write what stands, and what does not
 
 
 def rate_bounds(tokens: float, step_seconds: float, surviving: float, draft_seconds: float) -> RateBounds:
-    """From the tokens and seconds of a step of the verifier, the share of drafts that stand, and the time of one."""
+    """From the tokens and seconds of a step of the verifier, tokens that stand for each draft, and the time of one."""
     return RateBounds(tokens / step_seconds, surviving / draft_seconds)
