@@ -40,8 +40,8 @@ RUN $PIP install --constraint /build/constraints.txt "$(echo /wheels/*.whl)[engi
 
 FROM ${BASE_IMAGE} AS base
 ENV PATH=/opt/echelon/bin:$PATH PYTHONUNBUFFERED=1
-# The mount point of the model volume, which takes its owner over.
-RUN useradd --uid 10001 --create-home echelon && install --directory --owner=echelon --group=echelon /models
+# The mount points of the volumes, which take their owner over.
+RUN useradd --uid 10001 --create-home echelon && install --directory --owner=echelon --group=echelon /models /state
 WORKDIR /home/echelon
 USER echelon
 

@@ -41,8 +41,9 @@ A folder, a hub model and a GGUF file are checked before any process is started,
   the latents they are made of: many times the memory, and no work at every token for all positions.
 * **Sliding windows**: on CPUs layers that have one keep no more than they can still read, where that saves half of
   their memory ([decision 10](decisions/0010-slots-of-addresses.md)); on GPUs they keep every position.
-* **Experts in MXFP4** (gpt-oss) are unpacked to the dtype when they are loaded (`workers/model/mxfp4.py`). The model's
-  chat format is that of its own template; its channels are not told apart in answers.
+* **Experts in MXFP4** (gpt-oss) are unpacked to the dtype when they are loaded (`workers/model/mxfp4.py`). Its
+  prompts are made by its own template, its answers are read channel by channel: `analysis` is reasoning, a message to a
+  function is a call, the rest is text.
 * **Tensors**: missing, misshapen and superfluous ones, unknown dtypes, and files that are cut short, from headers alone
   (`expected.py`). Values that are infinite or not numbers are refused by name when they are loaded.
 * **GGUF**: every key of the architecture and of the tokenizer and every tensor is applied as llama.cpp does or refused
@@ -139,7 +140,7 @@ in processor time a token (least of 30 after a prompt of 12 and 48 more): 31.6 m
 125 MiB against 620. The products are made for few rows; on processors that multiply bfloat16 a prompt's chunk is
 multiplied with weights converted to that, piece by piece. Against the product for few rows, 128 rows in eight bits took
 1.1 to 1.6 ms instead of 3.3 to 4.2 (a matrix of 576 by 1536, one thread of a busy machine; 3.2 to 3.4 ms in float32).
-Speed and memory of the served model by `tests/measure/packed_speed.py`: not yet measured.
+Speed and memory of the served model: [benchmarks.md](benchmarks.md), "Packed weights, served".
 Gemma 3 270M (Q4_K_M; Q5_0, Q8_0, Q4_K and Q6_K blocks): 64.2 ms a token.
 
 ## Refused by name

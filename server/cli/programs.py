@@ -26,7 +26,10 @@ PROGRAMS = {
         "speculation.training.distill", "Generate answers of MODEL itself, to train a draft module on.", prepares=True
     ),
     "train": SubProgram(
-        "speculation.training.train", "Train a draft module or an exit head for MODEL.", prepares=True, named=True
+        "speculation.training.train",
+        "Train a draft module, an exit head or a draft head for MODEL.",
+        prepares=True,
+        named=True,
     ),
 }
 

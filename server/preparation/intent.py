@@ -70,7 +70,7 @@ class ChatIntent:
         model = self.model
         opened = model.opened(prompt)
         reading = choose_reading(
-            model.dialect if self.reads_calls else None,
+            model.dialect if self.reads_calls or model.dialect.whole else None,
             single=not self.parallel,
             forced=self.calls is not None and self.calls.place == "alone",
             reasoning=model.reasoning,

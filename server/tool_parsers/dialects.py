@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from server.output.parts import Reader
-from server.tool_parsers import hermes, llama3, mistral
+from server.tool_parsers import harmony, hermes, llama3, mistral
 from workers.shared.errors import ConfigError
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
@@ -34,6 +34,7 @@ class Dialect:
     closing: str = ""
     begins_with: str | None = None  # what cannot be anything but the beginning of calls
     id_length: int = 24
+    whole: bool = False  # whether it is how all of an answer is written, with calls or without
 
     def new_id(self) -> str:
         """An id for a call, random."""
@@ -80,7 +81,16 @@ MISTRAL_ARGS = Dialect(
     begins_with=mistral.MARKER,
     id_length=9,
 )
-DIALECTS = {dialect.name: dialect for dialect in (HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS)}
+HARMONY = Dialect(
+    "harmony",
+    harmony.HarmonyReader,
+    harmony.MARKERS,
+    before=harmony.CHANNEL + "commentary to=functions.{name} " + harmony.CONSTRAIN + "json" + harmony.MESSAGE,
+    after="",
+    separator=harmony.ENDS[0] + harmony.START + "assistant",
+    whole=True,
+)
+DIALECTS = {dialect.name: dialect for dialect in (HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, HARMONY)}
 
 
 def choose_dialect(template: str, control_tokens: Collection[str], wanted: str | None) -> tuple[Dialect, bool]:
@@ -94,6 +104,8 @@ def choose_dialect(template: str, control_tokens: Collection[str], wanted: str |
         if wanted not in DIALECTS:
             raise ConfigError(f"--tool-call-parser {wanted}: must be one of {', '.join(DIALECTS)}")
         return DIALECTS[wanted], takes_tools
+    if harmony.CHANNEL in control_tokens and harmony.CHANNEL in template:
+        return HARMONY, takes_tools
     if mistral.MARKER in control_tokens or mistral.MARKER in template:
         return (MISTRAL_ARGS if mistral.ARGS in control_tokens else MISTRAL), takes_tools
     # Templates with other notations inside of <tool_call> were not written for Hermes.

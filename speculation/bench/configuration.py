@@ -24,11 +24,12 @@ class Method(NamedTuple):
     waits: bool = False  # of a cascade: one model works at a time, on as many drafts as a round has
     direct: bool = False  # of a cascade: the smallest model alone, without those between it and the target
     width: int | Literal["auto"] | None = None  # tokens a frame of its own; None: as all have been asked for
+    tree: int | None = None  # drafts for one position of its own, likewise
 
     @property
     def several(self) -> bool:
         """Whether its frames hold several tokens whatever all have been asked for."""
-        return self.rounds or self.width is not None
+        return self.rounds or self.width is not None or self.tree is not None
 
 
 SINGLE = "single"  # all layers in one stage process, no speculation
@@ -47,6 +48,8 @@ METHODS = {
     "model": Method("model"),
     "dtv-ngram": Method("ngram", rounds=True),
     "dtv-model": Method("model", rounds=True),
+    "tree-ngram": Method("ngram", tree=4),
+    "tree-model": Method("model", tree=4),
     # Draft heads: a round of drafts in one frame, as they are published; and a frame in every stage, which is ours.
     "dtv-eagle3": Method("eagle3", rounds=True),
     "dtv-peagle": Method("peagle", rounds=True),
@@ -184,7 +187,7 @@ def serve_arguments(contender: Contender, settings: BenchSettings, checkpoint: s
         stages=contender.stages,
         delta=0 if how.rounds else asked.delta,
         tokens_per_frame=_width(how, asked),
-        tree_width=1 if how.drafter == NONE or method in USES_MODULE else asked.tree_width,
+        tree_width=_tree_width(how, asked),
         device=_device(contender, asked),
         drafter=drafter,
     )
@@ -204,6 +207,13 @@ def _width(how: Method, asked: EngineOptions) -> int | Literal["auto"]:
     if how.drafter is None or how.drafter == NONE or how.rounds or not DRAFTERS[how.drafter].fills_frames:
         return 1
     return asked.tokens_per_frame if how.width is None else how.width
+
+
+def _tree_width(how: Method, asked: EngineOptions) -> int:
+    """Drafts for one position, of what can draft behind several."""
+    if how.drafter is None or how.drafter == NONE or not DRAFTERS[how.drafter].branches:
+        return 1
+    return asked.tree_width if how.tree is None else how.tree
 
 
 def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:

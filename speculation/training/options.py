@@ -13,7 +13,7 @@ from workers.shared.options.sources import Program
 
 _RUN, _MODULE, _PIPELINE, _TRAINING = "Run", "Module", "Pipelines it is trained for", "Training"
 _DISTILLING = "Distilling"
-_LAYERS: dict[KindName, int] = {"pdm": 2, "exit": 1}  # unless said
+_LAYERS: dict[KindName, int] = {"pdm": 2, "exit": 1, "eagle3": 1, "peagle": 2}  # unless said
 
 
 class TrainOptions(Struct, frozen=True, kw_only=True):
@@ -25,7 +25,12 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     ]
     out: Annotated[Path, about(_RUN, "Folder of the run and of what is trained", metavar="DIR")]
     kind: Annotated[
-        KindName, about(_RUN, "pdm: a draft module, for --drafter pdm; exit: an exit head (PPSD), for --drafter exit")
+        KindName,
+        about(
+            _RUN,
+            "What is trained, for the drafter of the same name: a draft module (pdm), an exit head of PPSD (exit), or "
+            "a draft head (eagle3, peagle)",
+        ),
     ] = "pdm"
     name: Annotated[
         str | None, about(_RUN, "Name of the target", default="what its config.json says, or the folder's name")
@@ -40,7 +45,8 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     validate_every: Annotated[AtLeastOne, about(_RUN, "Steps between two validations")] = 200
     validation_examples: Annotated[AtLeastOne, about(_RUN, "Examples of a validation")] = 48
     layers: Annotated[
-        int | None, about(_MODULE, "Decoder layers; an exit head may have 0", default="2; of an exit head 1")
+        int | None,
+        about(_MODULE, "Decoder layers; an exit head may have 0", default="2; of exit and eagle3 1"),
     ] = None
     layer_type: Annotated[Literal["target", "qwen3"], about(_MODULE, "Of its layers")] = "target"
     head: Annotated[Literal["own", "target"], about(_MODULE, "Trained draft head, or the target's frozen rows")] = "own"
@@ -50,8 +56,11 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
             _MODULE,
             "Hidden-state indices, such as 0,10,19,24,29. Of an exit head those behind which stage 0 may end: it reads "
             "them up to the last that stage 0 has",
+            default="of a draft head of L layers 2,L/2,L-3; else it must be given",
         ),
-    ]
+    ] = ()
+    unroll: Annotated[AtLeastOne, about(_MODULE, "Of a draft head: drafts of a round")] = 4
+    decay: Annotated[float, about(_MODULE, "Of a draft head: weight of a draft, in that of the one before")] = 0.8
     init_layers: Annotated[str, about(_MODULE, "Target layers to start from, such as 28,29; 'last' or 'none'")] = "last"
     frozen_layers: Annotated[int, about(_MODULE, "Last layers that stay the target's, and are not stored")] = 0
     init_projections: Annotated[Literal["fit", "identity", "normal"], about(_MODULE, "How projections start")] = "fit"
@@ -87,7 +96,8 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
 
 TRAIN_PROGRAM = Program(
     "echelon train",
-    "Trains a draft module or an exit head on a target's own answers. Run it again to go on after an interruption.",
+    "Trains a draft module, an exit head or a draft head on a target's own answers. Run it again to go on after an "
+    "interruption.",
     TrainOptions,
 )
 
@@ -153,6 +163,8 @@ def settings_of(options: TrainOptions, target_name: str, target_layers: int) -> 
         draft_vocab=options.draft_vocab,
         stages=options.stages,
         splits=options.split,
+        unroll=options.unroll,
+        decay=options.decay,
         uneven=options.uneven,
         acceptance=options.acceptance,
         mask=options.mask,

@@ -26,8 +26,13 @@ class TrainingProvenance(msgspec.Struct, frozen=True):
 
 def command_line(module: str, arguments: Sequence[str]) -> str:
     """The command, with every path to a file or folder shortened to its name."""
-    shortened = [Path(argument).name if "/" in argument else argument for argument in arguments]
-    return " ".join(["python -m", module, *shortened])
+    return " ".join(["python -m", module, *map(_shortened, arguments)])
+
+
+def _shortened(argument: str) -> str:
+    """`exit=heads/exit` is `exit=exit`."""
+    before, equals, path = argument.rpartition("=")
+    return f"{before}{equals}{Path(path).name}" if "/" in argument else argument
 
 
 def git_commit() -> str:

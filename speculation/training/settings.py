@@ -9,7 +9,8 @@ from speculation.decisions.features import MaskRule
 from speculation.pdm.config import HeadType, LayerType
 from workers.shared.errors import ConfigError
 
-KindName = Literal["pdm", "exit"]
+KindName = Literal["pdm", "exit", "eagle3", "peagle"]
+HEADS: frozenset[KindName] = frozenset({"eagle3", "peagle"})
 
 
 class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,6 +31,8 @@ class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uneven: float = 0.5  # share of random splits, with `stages`
     acceptance: float = 0.6  # decides how often each fill is drawn
     mask: MaskRule = MaskRule.CORRECTED
+    unroll: int = 4  # of draft heads: drafts of a round, each from what the one before was made of
+    decay: float = 0.8  # weight of each of them, in that of the one before
     positions: float = 1.0  # share of answer positions that count in a step
     max_length: int = 1024  # tokens; longer examples are cut
     batch_tokens: int = 4096  # in a step, prompt included
@@ -46,7 +49,12 @@ class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if bool(self.stages) == bool(self.splits):
+        if self.kind in HEADS:
+            if self.stages or self.splits:
+                raise ConfigError(f"--stages and --split are not for --kind {self.kind}: a draft head knows no stages")
+            if self.frozen_layers or self.layer_type != "target":
+                raise ConfigError(f"--frozen-layers and --layer-type qwen3 are not for --kind {self.kind}")
+        elif bool(self.stages) == bool(self.splits):
             raise ConfigError("give either --stages or --split: one of them, and not both")
         if self.stages and min(self.stages) < 2:
             raise ConfigError(f"--stages {min(self.stages)}: a draft module needs at least 2 stages")
@@ -67,6 +75,7 @@ class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ("draft-vocab", self.draft_vocab, 0),
             ("max-length", self.max_length, 2),
             ("batch-tokens", self.batch_tokens, 1),
+            ("unroll", self.unroll, 1),
             ("steps", self.steps, 1),
             ("warmup", self.warmup, 0),
         ):
@@ -75,6 +84,8 @@ class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for flag, rate in (("lr", self.learning_rate), ("head-lr", self.head_learning_rate), ("clip", self.clip)):
             if not 0 < rate < math.inf:
                 raise ConfigError(f"--{flag} {rate:g}: give a number above 0")
+        if not 0 < self.decay <= 1:
+            raise ConfigError(f"--decay {self.decay:g}: give a number above 0, and at most 1")
         if not 0 <= self.weight_decay < math.inf or not 0 <= self.uneven <= 1:
             raise ConfigError("--weight-decay is a number of at least 0, and --uneven a share between 0 and 1")
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.serving import Serving, children, resident_bytes, serving, wait_until
 
-REQUESTS = 1000 if "ECHELON_CHAOS" in os.environ else 400
+REQUESTS = 1000 if "ECHELON_CHAOS" in os.environ else 300
 CLIENTS = 6
 GROWTH = 8 * 2**20  # bytes a process may grow by while it serves the last three quarters
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -21,9 +22,12 @@ from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, local_engine
 from workers.decisions.split import balance
+from workers.model.captured_shard import CapturedShard
+from workers.model.recorder import CudaGraphs, Recorder, Rerun
 from workers.model.reference import load_reference
 from workers.model.shard import Shard
 from workers.shared.model_files.tensor_sizes import layer_bytes
+from workers.stage.parts import Layers
 
 _PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 _COMMAND = "make gpu-check"
@@ -38,6 +42,7 @@ _PROMPT = list(range(40, 72))
 _LARGE = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "vocab_size": 32000}  # 1.1 B
 _SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "vocab_size": 300}
 _POSITION = 512  # of the frames whose time is told
+_ROWS = (1, 2, 4, 8, 16)
 _WARM_UP, _ROUNDS = 5, 30
 
 Check = Callable[[], str]
@@ -58,9 +63,13 @@ class Checks:
         """By what the page says of it, in its order."""
         checks: dict[str, Check] = {"tests/gpu: identity of tokens and logits with every drafter": self.identity}
         for stages in (1, 2, 4):
-            checks[f"{stages} stage(s) in one process, plain"] = lambda n=stages: self.speed(n, right=False)  # type: ignore[misc]
-            checks[f"{stages} stage(s) in one process, every draft right"] = lambda n=stages: self.speed(n, right=True)  # type: ignore[misc]
+            for eager in (False, True):
+                for right in (False, True):
+                    name = f"{stages} stage(s) in one process, {'eager' if eager else 'recorded frames'}, "
+                    name += "every draft right" if right else "plain"
+                    checks[name] = lambda n=stages, r=right, e=eager: self.speed(n, right=r, eager=e)  # type: ignore[misc]
         checks["c(k): a frame of k tokens through all layers, in times of one token"] = self.wide_frames
+        checks["the same, recorded"] = lambda: self.wide_frames(self._recorder())
         checks["Hugging Face `generate`"] = lambda: self.hugging_face(None)
         checks["Hugging Face `generate`, static cache and compiled"] = lambda: self.hugging_face("static")
         return checks
@@ -71,9 +80,9 @@ class Checks:
         done = subprocess.run(command, capture_output=True, text=True, cwd=_PAGE.parents[1], check=False)
         return done.stdout.strip().splitlines()[-1]
 
-    def speed(self, stages: int, *, right: bool) -> str:
+    def speed(self, stages: int, *, right: bool, eager: bool) -> str:
         """Tokens a second, and where the slowest stage's time goes."""
-        with self._engine(stages) as engine:
+        with self._engine(stages, eager) as engine:
             engine.drafting.use(NoDrafter())
             plain = engine.client.generate(_PROMPT, self._new).tokens
             if right:
@@ -93,9 +102,9 @@ class Checks:
         same = "same tokens" if answer.tokens == plain else "TOKENS DIFFER"
         return f"{self._new / seconds:.1f} tok/s, {same}; most of any stage, ms a frame: {told}"
 
-    def wide_frames(self) -> str:
+    def wide_frames(self, recorder: Recorder | None = None) -> str:
         """Times of frames of 1 to 16 tokens."""
-        shard = Shard.load(
+        loaded = Shard.load(
             self._folder,
             range(len(self._layers)),
             first=True,
@@ -105,10 +114,8 @@ class Checks:
             max_len=2 * _POSITION,
             sequences=1,
         )
-        times = {
-            rows: self._median_ms(lambda n=rows: shard.forward(0, _POSITION, [1] * n, None))
-            for rows in (1, 2, 4, 8, 16)
-        }  # type: ignore[misc]
+        shard: Layers = loaded if recorder is None else CapturedShard(loaded, recorder, _ROWS)
+        times = {rows: self._median_ms(lambda n=rows: shard.forward(0, _POSITION, [1] * n, None)) for rows in _ROWS}  # type: ignore[misc]
         told = ", ".join(f"c({rows}) = {ms / times[1]:.2f}" for rows, ms in times.items())
         return f"{told}; one token {times[1]:.3f} ms"
 
@@ -124,6 +131,9 @@ class Checks:
         model.generate(prompt, **length)  # type: ignore[operator]
         return f"{self._new / (time.perf_counter() - started):.1f} tok/s"
 
+    def _recorder(self) -> Recorder:
+        return Rerun() if self._device == "cpu" else CudaGraphs(torch.device(self._device), Lock())
+
     def _median_ms(self, work: Callable[[], object]) -> float:
         times = []
         for _ in range(_WARM_UP + _ROUNDS):
@@ -135,10 +145,12 @@ class Checks:
         return statistics.median(times[_WARM_UP:])
 
     @contextmanager
-    def _engine(self, stages: int) -> Iterator[LocalEngine]:
+    def _engine(self, stages: int, eager: bool) -> Iterator[LocalEngine]:
         split = balance(self._layers, self._head, stages)
         dtype = str(self._dtype).removeprefix("torch.")
-        with local_engine(self._folder, split, devices=(self._device,), dtype=dtype, max_model_len=1024) as engine:
+        with local_engine(
+            self._folder, split, devices=(self._device,), dtype=dtype, max_model_len=1024, enforce_eager=eager
+        ) as engine:
             yield engine
 
 

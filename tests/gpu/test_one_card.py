@@ -24,10 +24,15 @@ PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
 NEW = 40
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 5], ids="n={}".format)
+@pytest.fixture(scope="module", params=[(1, True), (1, False), (2, False), (3, True), (5, False)], ids=str)
 def engine(request: pytest.FixtureRequest, default_model: Path) -> Iterator[LocalEngine]:
-    split = balance(*layer_bytes(default_model), request.param)
-    with recorded_logits(), local_engine(default_model, split, devices=("cuda:0",), max_model_len=1024) as running:
+    """So many stages, whose frames are recorded, or with `eager` are not."""
+    stages, eager = request.param
+    split = balance(*layer_bytes(default_model), stages)
+    with (
+        recorded_logits(),
+        local_engine(default_model, split, devices=("cuda:0",), max_model_len=1024, enforce_eager=eager) as running,
+    ):
         yield running
 
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,12 @@ def drafters(recorded: Sequence[int], vocab_size: int) -> dict[str, Drafter]:
 
 
 def generate(folder: Path, prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:
-    """Greedy tokens of Hugging Face `generate`, in float32."""
+    """Greedy tokens of Hugging Face `generate`, in float32. Every split asks for the same: they are computed once."""
+    return _generated(folder, tuple(map(tuple, prompts)), new)
+
+
+@cache
+def _generated(folder: Path, prompts: tuple[tuple[int, ...], ...], new: int) -> list[list[int]]:
     model = load_reference(folder, torch.float32)
     outputs = []
     for prompt in prompts:

@@ -33,7 +33,7 @@ from workers.shared.messages import Sampling
 from workers.shared.model_files.tensor_sizes import EMBEDDING
 
 ANCHORS = (0, 3, 5, 9, 12)
-SPLITS = [(16,), (8, 8), (4, 4, 4, 2, 2)]
+SPLITS = [(8, 8), (4, 4, 4, 2, 2)]
 SLOTS = 6
 CONTEXT = 320
 SHARED = [random.Random(1).randrange(30, 500) for _ in range(70)]

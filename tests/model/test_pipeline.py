@@ -5,7 +5,7 @@ Stage loops, schedule, bus and control channels are the real ones; only the proc
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -79,10 +79,28 @@ def test_seeded_sampling_gives_the_same_tokens_ten_times_in_a_row(engine: LocalE
         assert result.logprobs == plain.logprobs, name
 
 
-def test_seeded_sampling_does_not_depend_on_the_split(tiny_model: Path, engine: LocalEngine) -> None:
+Alone = Callable[[list[int], int], tuple[list[int], Logits]]
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_model: Path) -> Alone:
+    """Tokens and logits of an engine of one stage that has served nothing else; asked once for all splits."""
+    known: dict[tuple[int, ...], tuple[list[int], Logits]] = {}
+
+    def ask(prompt: list[int], new: int) -> tuple[list[int], Logits]:
+        key = (*prompt, new)
+        if key not in known:
+            RecordingSampler.seen = {}
+            with local_engine(tiny_model, (16,), max_model_len=1024, prefill_chunk=64) as fresh:
+                known[key] = fresh.client.generate(prompt, new, EVERYTHING).tokens, RecordingSampler.seen
+        return known[key]
+
+    return ask
+
+
+def test_seeded_sampling_does_not_depend_on_the_split(engine: LocalEngine, alone: Alone) -> None:
     result, _ = run(engine, NgramDrafter(4, 1), EVERYTHING)
-    with local_engine(tiny_model, (16,), prefill_chunk=64) as single:
-        assert single.client.generate(PROMPT, NEW, EVERYTHING).tokens == result.tokens
+    assert alone(PROMPT, NEW)[0] == result.tokens
 
 
 @pytest.mark.parametrize("length", [1, 2, 40, 64, 65, 700])
@@ -213,7 +231,7 @@ def test_the_rank_of_the_right_token_among_the_candidates_is_counted(engine: Loc
 
 
 def test_a_prompt_that_begins_alike_is_not_computed_again_and_nothing_changes(
-    tiny_model: Path, engine: LocalEngine
+    engine: LocalEngine, alone: Alone
 ) -> None:
     engine.drafting.use(NgramDrafter(6, 1))
     rng = random.Random(4)
@@ -224,10 +242,10 @@ def test_a_prompt_that_begins_alike_is_not_computed_again_and_nothing_changes(
         RecordingSampler.seen = {}
         result = engine.client.generate(conversation, 20, EVERYTHING)
         cached.append(result.cached)
-        with local_engine(tiny_model, engine.split, max_model_len=1024, prefill_chunk=64) as fresh:
-            seen, RecordingSampler.seen = RecordingSampler.seen, {}
-            assert fresh.client.generate(conversation, 20, EVERYTHING).tokens == result.tokens
-        assert all(torch.equal(row, RecordingSampler.seen[position]) for position, row in seen.items()), turn
+        seen = RecordingSampler.seen
+        tokens, logits = alone(conversation, 20)
+        assert tokens == result.tokens
+        assert all(torch.equal(row, logits[position]) for position, row in seen.items()), turn
         engine.client.generate(other, 3)  # another conversation has a slot of its own
         conversation = [*conversation, *result.tokens, *other[:30]]
     assert cached == [0, 128, 192]

@@ -21,7 +21,7 @@ POISON = 1e4
 
 def poison(shard: Shard, *, used: set[int], end: int) -> None:
     """Large values in all rows that nobody may read: free slots, and whatever lies behind the text."""
-    for tensors in shard._kv.layers(0).values():
+    for tensors in shard.kv.layers(0).values():
         for tensor in tensors:
             free = [slot for slot in range(SCRATCH) if slot not in used]
             tensor[:, :, free] = POISON
@@ -91,10 +91,10 @@ def test_several_levels_in_one_frame_and_a_right_draft_that_is_moved(model_folde
     poison(shard, used=set(), end=base + 3)
     hidden = shard.forward(0, base + 3, [10], None)
     assert close(shard.logits(hidden), oracle(plain, [*PROMPT, 6, 8, 9, 10]))
-    kept = [tensor.clone() for tensors in shard._kv.layers(0).values() for tensor in tensors]
+    kept = [tensor.clone() for tensors in shard.kv.layers(0).values() for tensor in tensors]
     hidden = shard.forward(0, base + 4, [11, 12], None, None, Branches(base + 3, ((REAL, 5), (REAL, REAL))))
     assert close(shard.row_logits(hidden)[0], oracle(plain, [*PROMPT, 6, 8, 9, 10, 11]))
-    now = [tensor for tensors in shard._kv.layers(0).values() for tensor in tensors]
+    now = [tensor for tensors in shard.kv.layers(0).values() for tensor in tensors]
     for before, after in zip(kept, now, strict=True):
         changed = (before != after).any(dim=-1).any(dim=1)[0].nonzero().flatten().tolist()
         assert set(changed) <= {5, SCRATCH + base + 4}, "other rows were written"
@@ -105,3 +105,30 @@ def test_a_chain_is_the_same_bits_with_scratch_in_front_of_it(model_folder: Path
     for start, tokens in ((0, PROMPT), (17, [5]), (18, [6, 7, 8]), (20, [9])):
         hidden = shard.forward(0, start, tokens, None)
         assert torch.equal(shard.logits(hidden), plain.frame(start, tokens))
+
+
+def test_keys_and_values_of_eight_bits_branch_too(model_folders: dict[str, Path]) -> None:
+    layers = CONFIGS["llama"].num_hidden_layers
+    shard = Shard.load(
+        model_folders["llama"],
+        range(layers),
+        first=True,
+        last=True,
+        dtype=torch.float32,
+        device=CPU,
+        max_len=64,
+        sequences=1,
+        kv_dtype=torch.float8_e4m3fn,
+        scratch=SCRATCH,
+    )
+    shard.forward(0, 0, PROMPT, None)
+    chain = shard.logits(shard.forward(0, len(PROMPT), [5, 6], None))
+    paths: tuple[Slots, ...] = ((2,), (2, 7), (REAL,))
+    hidden = shard.forward(0, len(PROMPT), [5, 6, 9], None, None, Branches(len(PROMPT), paths))
+    rows = shard.row_logits(hidden)
+    assert float((rows[1] - chain).abs().max()) < 0.05 * float(chain.abs().max())
+    shard.move(0, [(2, len(PROMPT)), (7, len(PROMPT) + 1)])
+    behind = shard.logits(shard.forward(0, len(PROMPT) + 2, [8], None))
+    shard.forward(0, len(PROMPT), [5, 6], None)
+    again = shard.logits(shard.forward(0, len(PROMPT) + 2, [8], None))
+    assert float((behind - again).abs().max()) < 0.05 * float(again.abs().max())

@@ -92,7 +92,7 @@ def test_pages_behind_the_window_are_given_back_and_planned_so(engine: LocalEngi
 
 
 def _keys(shard: Shard) -> list[tuple[Tensor, Tensor]]:
-    return [shard._kv.layers(0)[layer] for layer in range(6)]
+    return [shard.kv.layers(0)[layer] for layer in range(6)]
 
 
 @pytest.mark.parametrize("name", sorted({**CONFIGS, **family_configs()}))

@@ -76,7 +76,7 @@ class FrameContext:
         self.end = position + length
         self._scratch = scratch
         self._last = scratch + self.end
-        self._written: slice | Tensor = slice(scratch + position, self._last)
+        self._written = slice(scratch + position, self._last)
         self._masked = length > 1  # a lone token sees all that is read
         self._device = device
         self._positions: Tensor | None = None
@@ -118,24 +118,11 @@ class FrameContext:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """Writes the frame's keys and values, and attends to what each of its rows sees."""
         keys, values = self.layers[layer]
-        keys[:, :, self._written] = _stored(key, keys.dtype)
-        values[:, :, self._written] = _stored(value, values.dtype)
-
-        first = self.first_row(rules.window)
-        _, heads, length, head_dim = query.shape
-        kv_heads = key.shape[1]
-        repeats = heads // kv_heads
-        # Query heads that share a key head become rows of one query: every kernel then reads keys and values once, and
-        # the fused kernels that refuse grouped heads together with a mask can still be used. A lone token needs no
-        # mask.
-        rows = query.reshape(1, kv_heads, repeats * length, head_dim)
-        seen, read = (held[:, :, first : self._last].to(query.dtype) for held in (keys, values))
+        keys[:, :, self._written] = stored(key, keys.dtype)
+        values[:, :, self._written] = stored(value, values.dtype)
+        first, repeats = self.first_row(rules.window), query.shape[1] // key.shape[1]
         mask = self.mask(rules.window, repeats, query) if self._masked else None
-        if rules.softcap is None and rules.sinks is None:
-            output = scaled_dot_product_attention(rows, seen, read, attn_mask=mask, scale=rules.scaling)
-        else:
-            output = _softmax_attention(rows, seen, read, mask, rules)
-        return output.reshape(1, heads, length, read.shape[-1])
+        return attend_over(query, keys[:, :, first : self._last], values[:, :, first : self._last], mask, rules)
 
 
 class TreeContext(FrameContext):
@@ -151,9 +138,7 @@ class TreeContext(FrameContext):
         """`layers`, `device` and `scratch` are as in `FrameContext`."""
         super().__init__(layers, branches.base, branches.end - branches.base, None, device, scratch)
         self._branches = branches
-        self._masked = True
-        places = [self._rows(path)[-1] for path in branches.paths]
-        self._written = torch.tensor(places, device=device)
+        self._places = torch.tensor([self._rows(path)[-1] for path in branches.paths], device=device)
 
     @property
     def positions(self) -> Tensor:
@@ -163,9 +148,13 @@ class TreeContext(FrameContext):
             self._positions = torch.tensor([last], device=self._device)
         return self._positions
 
-    def first_row(self, window: int | None) -> int:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """See `FrameContext`."""
-        return 0
+        keys, values = self.layers[layer]
+        for held, computed in ((keys, key), (values, value)):
+            put(held, self._places, computed)
+        mask = self.mask(rules.window, query.shape[1] // key.shape[1], query)
+        return attend_over(query, keys[:, :, : self._last], values[:, :, : self._last], mask, rules)
 
     def _rows(self, path: Path) -> list[int]:
         """The rows of the buffers that hold the nodes of a path."""
@@ -183,12 +172,38 @@ class TreeContext(FrameContext):
         return hidden.to(device)
 
 
-def _stored(computed: Tensor, dtype: torch.dtype) -> Tensor:
+def attend_over(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, rules: Rules) -> Tensor:
+    """Attention of `query` [1, heads, T, head_dim] over the held keys and values [1, kv_heads, n, width].
+
+    `mask` [heads / kv_heads * T, n] is added to the scores. Returns [1, heads, T, width of the values].
+    """
+    _, heads, length, head_dim = query.shape
+    kv_heads = keys.shape[1]
+    # Query heads that share a key head become rows of one query: every kernel then reads keys and values once, and
+    # the fused kernels that refuse grouped heads together with a mask can still be used.
+    rows = query.reshape(1, kv_heads, heads // kv_heads * length, head_dim)
+    seen, read = keys.to(query.dtype), values.to(query.dtype)
+    if rules.softcap is None and rules.sinks is None:
+        output = scaled_dot_product_attention(rows, seen, read, attn_mask=mask, scale=rules.scaling)
+    else:
+        output = _softmax_attention(rows, seen, read, mask, rules)
+    return output.reshape(1, heads, length, read.shape[-1])
+
+
+def stored(computed: Tensor, dtype: torch.dtype) -> Tensor:
     """Keys or values as a cache of `dtype` can hold them: eight bits saturate, where a cast would make NaN."""
     if dtype.itemsize > 1:
         return computed
     largest = torch.finfo(dtype).max
     return computed.clamp(-largest, largest)
+
+
+def put(held: Tensor, places: Tensor, computed: Tensor) -> None:
+    """Writes `computed` [1, kv_heads, T, width] to the rows of `held` with the indices `places` [T]."""
+    fitting = stored(computed, held.dtype).to(held.dtype)
+    if held.dtype.itemsize == 1:  # devices copy eight bits by index, but not by that name
+        held, fitting = held.view(torch.uint8), fitting.view(torch.uint8)
+    held.index_copy_(2, places, fitting)
 
 
 def _softmax_attention(rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, rules: Rules) -> Tensor:

@@ -66,6 +66,7 @@ class KVSlice:
         By `rule`, layers with a window do not keep all positions.
         """
         self.max_len = max_len
+        self.sequences = sequences
         self.scratch = scratch
         self._rule = rule
         self._windowed = [] if rule is None else [layer for layer, shape in shapes.items() if shape.window is not None]

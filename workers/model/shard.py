@@ -1,13 +1,13 @@
 """One stage's share of the target model: decoder layers, with the embedding or the LM head at the ends."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from workers.model.attention import FrameContext, TreeContext
+from workers.model.attention import FrameContext, Rows, TreeContext
 from workers.model.decoder_layer import DecoderLayer
 from workers.model.kv_cache import KVSlice
 from workers.model.loader import Progress, Target, load_config, said_of
@@ -63,6 +63,7 @@ class Shard:
         wide: int,
         positioned: bool,
         hidden_size: int,
+        vocab_size: int,
         scales: Scales,
         weight_bytes: int,
         dtype: torch.dtype,
@@ -81,13 +82,14 @@ class Shard:
         self._states = states
         self._wide = wide
         self._indices = indices
-        self._tapped = [False] * len(indices)
+        self.tapped: Sequence[int] = ()  # layers of this shard, from 0, behind which somebody observes
         self._embedding = target.embedding
         self._norm = target.norm
         self._head = target.head
+        self.vocab_size = vocab_size
         self._scales = scales
-        self._kv = kv
-        self._rotary = rotary
+        self.kv = kv
+        self.rotary = rotary
 
     @classmethod
     def load(
@@ -175,6 +177,7 @@ class Shard:
             wide=wide,
             positioned=family_of(said).positioned,
             hidden_size=config.hidden_size,
+            vocab_size=config.vocab_size,
             scales=Scales.of(said),
             weight_bytes=weight_bytes,
             dtype=dtype,
@@ -183,7 +186,27 @@ class Shard:
 
     def observe(self, anchors: Sequence[int]) -> None:
         """Asks for the hidden states with these indices, as far as this shard has them: k is behind layer k - 1."""
-        self._tapped = [index + 1 in anchors for index in self._indices]
+        self.tapped = [layer for layer, index in enumerate(self._indices) if index + 1 in anchors]
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers."""
+        return len(self._layers)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether this is the first stage, which is given tokens instead of hidden states."""
+        return self._embedding is not None
+
+    @property
+    def has_head(self) -> bool:
+        """Whether this is the last stage."""
+        return self._head is not None
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether layers keep states."""
+        return self._states is not None
 
     @property
     def lends(self) -> bool:
@@ -192,16 +215,16 @@ class Shard:
 
     def copy(self, source: int, target: int, positions: int) -> None:
         """The first `positions` of slot `target` are from now on those of slot `source`, where `lends`."""
-        self._kv.copy(source, target, positions)
+        self.kv.copy(source, target, positions)
 
     def release(self, sequence: int, kept: int) -> None:
         """Slot `sequence` needs no memory but for its first `kept` positions until more of it is written."""
-        self._kv.release(sequence, kept)
+        self.kv.release(sequence, kept)
 
     @torch.inference_mode()
     def move(self, sequence: int, moves: Sequence[Move]) -> None:
         """Keys and values of tokens go from scratch to the rows of their positions."""
-        self._kv.move(sequence, moves)
+        self.kv.move(sequence, moves)
 
     @torch.inference_mode()
     def forward(
@@ -221,10 +244,8 @@ class Shard:
         does both as `branches` say, of a model without recurrent states.
         Raises `OutOfStep` where the frame does not fit the slot or the stage.
         """
-        end = position + len(tokens) if branches is None else branches.end
-        if position < 0 or end > self._kv.max_len:
-            raise OutOfStep(f"positions {position}..{end - 1} are outside of a slot of {self._kv.max_len}")
-        self._kv.begin(sequence, position, len(tokens))
+        self.check(position, len(tokens), hidden, branches)
+        self.kv.begin(sequence, position, len(tokens) if branches is None else branches.end - position)
         if self._states is None:
             return self._compute(sequence, position, tokens, hidden, None, taps, branches)
         if branches is not None:
@@ -256,29 +277,44 @@ class Shard:
         branches: Branches | None = None,
     ) -> Tensor:
         """The layers, over tokens that are computed at once."""
-        kv, scratch = self._kv.layers(sequence), self._kv.scratch
+        kv, scratch = self.kv.layers(sequence), self.kv.scratch
         rotations: Sequence[CosSin | None]
         if branches is None:
             frame = FrameContext(kv, position, len(tokens), states, self.device, scratch)
-            rotations = self._rotary.at(position, frame.end)
+            rotations = self.rotary.at(position, frame.end)
         else:
             frame = TreeContext(kv, branches, self.device, scratch)
-            rotations = self._rotary.rows(frame.positions[0])
-        if self._embedding is not None:
-            hidden = self._embedding(self._to_device(tokens))
-            if self._scales.embeddings != 1.0:
-                hidden = hidden * self._scales.embeddings
-        elif hidden is None or hidden.shape != (len(tokens), self.hidden_size):
-            raise OutOfStep(f"expected hidden states [{len(tokens)}, {self.hidden_size}], not {_shape(hidden)}")
-        else:
-            hidden = hidden[None]
-        for layer, rotary, tapped in zip(self._layers, rotations, self._tapped, strict=True):
-            hidden = layer(hidden, rotary, frame)
-            if tapped and taps is not None:
-                taps.append(hidden[0])
+            rotations = self.rotary.rows(frame.positions[0])
+        state = self.embed(self._to_device(tokens)) if hidden is None else hidden[None]
+        for layer, behind in enumerate(self.behind_layers(state, rotations, frame)):
+            state = behind
+            if taps is not None and layer in self.tapped:
+                taps.append(state[0])
         if states is not None:
             states.keep_snapshots()
-        return hidden[0]
+        return state[0]
+
+    def check(self, position: int, length: int, hidden: Tensor | None, branches: Branches | None = None) -> None:
+        """Raises `OutOfStep` where a frame of `length` tokens does not fit the slot, or `hidden` the stage."""
+        end = position + length if branches is None else branches.end
+        if position < 0 or end > self.kv.max_len:
+            raise OutOfStep(f"positions {position}..{end - 1} are outside of a slot of {self.kv.max_len}")
+        wanted = None if self.embeds else [length, self.hidden_size]
+        if (None if hidden is None else list(hidden.shape)) != wanted:
+            raise OutOfStep(f"expected hidden states {wanted}, not {None if hidden is None else list(hidden.shape)}")
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Hidden states [1, T, hidden_size] of token ids [1, T]; first stage only."""
+        if self._embedding is None:
+            raise OutOfStep("only the first stage has an embedding")
+        hidden: Tensor = self._embedding(ids)
+        return hidden if self._scales.embeddings == 1.0 else hidden * self._scales.embeddings
+
+    def behind_layers(self, hidden: Tensor, rotary: Sequence[CosSin | None], rows: Rows) -> Iterator[Tensor]:
+        """Hidden states behind each layer in turn, [1, T, hidden_size] like `hidden`, which comes in."""
+        for layer, turned in zip(self._layers, rotary, strict=True):
+            hidden = layer(hidden, turned, rows)
+            yield hidden
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -301,10 +337,6 @@ class Shard:
         """Token ids [1, T]; from pinned memory, so that the host does not wait for a GPU's copy."""
         ids = torch.tensor([tokens], pin_memory=self.device.type == "cuda")
         return ids.to(self.device, non_blocking=True)
-
-
-def _shape(hidden: Tensor | None) -> list[int] | None:
-    return None if hidden is None else list(hidden.shape)
 
 
 def total_bytes(device: torch.device) -> int:

@@ -33,6 +33,7 @@ class Sampler:
         """Logits will be [vocab_size] on `device`."""
         self._vocab_size = vocab_size
         self._device = device
+        self._asking_is_free = device.type == "cpu"  # elsewhere the host would wait for the device
 
     def sample(
         self,
@@ -50,11 +51,17 @@ class Sampler:
         for the position; without it, it is computed now. Log-probabilities are those of the logits as they come.
         """
         shaped = self.shape(logits, sampling, history, allowed)
-        token = int(self.perturb(shaped, sampling, position, noise).argmax())
+        drawn = self.perturb(shaped, sampling, position, noise).argmax(keepdim=True)
+        probability: float | None = None
+        if sampling.temperature == 0:
+            token = int(drawn)
+        else:  # both in one go, as a host waits for its device each time
+            found, probability = torch.cat([drawn.double(), shaped.gather(0, drawn).exp().double()]).tolist()
+            token = int(found)
         return Sampled(
             token,
             None if sampling.logprobs is None else token_logprobs(logits, token, sampling.logprobs),
-            None if sampling.temperature == 0 else float(shaped[token].exp()),
+            probability,
         )
 
     def mask(self, allowed: bytes) -> Tensor:
@@ -86,7 +93,7 @@ class Sampler:
         """
         if sampling.temperature == 0:
             return shaped
-        if noise is None and _truncates(sampling):
+        if noise is None and _truncates(sampling) and self._asking_is_free:
             tokens = (shaped > -torch.inf).nonzero().squeeze(1)
             return shaped.index_add(0, tokens, gumbel_of(sampling.seed, position, tokens))
         return shaped + (gumbel(sampling.seed, position, self._vocab_size, self._device) if noise is None else noise)
@@ -151,13 +158,20 @@ def _truncate(scores: Tensor, sampling: Sampling) -> Tensor:
 
 def _nucleus_floor(probabilities: Tensor, top_p: float) -> Tensor:
     """The least probability in the nucleus: the most likely tokens, up to the one that makes their sum reach top_p."""
-    # Sorting a whole vocabulary takes milliseconds on a CPU; a nucleus is nearly always a small part of it.
-    for size in (min(_SMALL_NUCLEUS, len(probabilities)), len(probabilities)):
-        ordered = probabilities.topk(size).values
-        before_last = int((ordered.cumsum(0, dtype=torch.float64) < top_p).sum())
-        if before_last < size:
-            return ordered[before_last]
-    return ordered[-1]  # rounding keeps the sum of all of them below top_p
+    # Sorting a whole vocabulary takes milliseconds on a CPU; a nucleus is nearly always a small part of it. Whether it
+    # was is not asked elsewhere, where sorting is quick and the host would wait for the answer.
+    size = min(_SMALL_NUCLEUS, len(probabilities)) if probabilities.device.type == "cpu" else len(probabilities)
+    ordered, before_last = _ordered(probabilities, size, top_p)
+    if size < len(probabilities) and int(before_last) == size:
+        ordered, before_last = _ordered(probabilities, len(probabilities), top_p)
+    # Rounding may keep the sum of all of them below top_p.
+    return ordered.gather(0, before_last.clamp(max=len(ordered) - 1)[None])[0]
+
+
+def _ordered(probabilities: Tensor, size: int, top_p: float) -> tuple[Tensor, Tensor]:
+    """The `size` largest, and how many of them are needed to come short of `top_p` once more."""
+    ordered = probabilities.topk(size).values
+    return ordered, (ordered.cumsum(0, dtype=torch.float64) < top_p).sum()
 
 
 def token_logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:

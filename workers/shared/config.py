@@ -10,7 +10,8 @@ from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, Tr
 from workers.shared.options.sources import decode
 from workers.shared.packed.rounding import Rounding
 
-MOST_TOKENS_PER_FRAME = 8  # of those that are chosen
+WIDTHS = (1, 2, 4, 8)  # tokens of a frame, of those that are chosen
+MOST_TOKENS_PER_FRAME = WIDTHS[-1]
 
 __all__ = [
     "DrafterConfig",
@@ -96,6 +97,12 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         """Most tokens of a frame that may turn out to be wrong."""
         drafts = self.drafter.num_speculative_tokens
         return drafts + 1 if drafts else self.widest
+
+    @property
+    def recorded_widths(self) -> tuple[int, ...]:
+        """Tokens of the frames that are worth recording on a GPU, while nothing is known of the text."""
+        widths = WIDTHS if self.chooses_width else (1, self.frame_width)
+        return tuple(dict.fromkeys(width for width in widths if width <= self.frame_width))
 
     @property
     def tokens_in_flight(self) -> int:

@@ -4,16 +4,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
 import zmq
 
 from workers.decisions.patience import frame_limit
-from workers.decisions.reminder import Reminder
-from workers.model.shard import Shard, available_bytes, total_bytes
+from workers.model.shard import available_bytes
 from workers.rehearsal.assemble import rehearsed
-from workers.rehearsal.hollow import HollowShard
 from workers.sampling.sampler import Sampler
 from workers.shared.bus import open_socket
 from workers.shared.config import EngineConfig
@@ -21,16 +20,15 @@ from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
 from workers.shared.grammar import Grammars, load_grammars
 from workers.shared.links import Listener
-from workers.shared.memory import by_device, check_fits, neighbours, stage_needs
+from workers.shared.memory import by_device, check_fits, stage_needs
 from workers.shared.messages import Failure, Ready, StageTimings
 from workers.shared.model_files.facts import read_facts
-from workers.shared.model_files.windows import window_rule
-from workers.shared.progress import Loading, Progress
 from workers.shared.time_slices import settle
 from workers.stage.channel import LinkChannel, open_channel
 from workers.stage.compiler import GrammarCompiler
+from workers.stage.load import load_layers, recorder_for
 from workers.stage.loop import Stage
-from workers.stage.parts import Channel, Layers, StageParts
+from workers.stage.parts import Layers, StageParts
 from workers.stage.tail import Tail
 from workers.transport.base import Inbound, Outbound
 from workers.transport.distributed import DistributedEdges, DistributedInbound, DistributedOutbound
@@ -43,19 +41,23 @@ Edges = tuple[Inbound | None, Outbound | None]
 Orphaned = Callable[[], bool]  # whether rank 0 has gone
 EdgeMaker = Callable[[int, Layers, Orphaned], Edges]
 
-_SIGN_OF_LIFE = 2.0  # seconds between two words to rank 0 while loading
 
-
-def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", make_edges: EdgeMaker) -> None:
+def run_stage(
+    config: EngineConfig,
+    index: int,
+    context: "zmq.Context[Any]",
+    make_edges: EdgeMaker,
+    recording: "Lock | None" = None,
+) -> None:
     """Loads stage `index`, reports ready, and works until told to leave.
 
-    An error is reported to rank 0 before it is raised.
+    Stages that share a process are given one lock, for recording. An error is reported to rank 0 before it is raised.
     """
     channel = open_channel(context, config.endpoints, index, config.stall_timeout)
     edges: Edges = (None, None)
     try:
         started = time.monotonic()
-        shard = load_shard(config, index, channel)
+        shard = load_layers(config, index, channel, recorder_for(config, index, recording or Lock()))
         edges = make_edges(index, shard, lambda: channel.orphaned)
         if isinstance(channel, LinkChannel) and isinstance(edges[0], UnixInbound):
             channel.wake_for(edges[0].wait)
@@ -90,42 +92,6 @@ def run_stage(config: EngineConfig, index: int, context: "zmq.Context[Any]", mak
 def make_tail(config: EngineConfig, layers: Layers, grammars: Grammars | None) -> Tail:
     """The sampling head of the last stage, whose `layers` they are."""
     return Tail(layers, Sampler(read_facts(Path(config.model)).vocab_size, layers.device), grammars)
-
-
-def load_shard(config: EngineConfig, index: int, channel: Channel) -> Layers:
-    """The shard of stage `index`, with progress on stderr and to rank 0; raises `ConfigError` where it does not fit."""
-    if config.hollow_stages:
-        return HollowShard(config)
-    torch.set_num_threads(config.threads)
-    # Stages that are started by hand at the same time all see the same memory as free.
-    check_fits(neighbours(config, index), config.max_model_len, total_bytes(torch.device(config.device(index))))
-    sign = Reminder(_SIGN_OF_LIFE, time.monotonic(), longest=_SIGN_OF_LIFE)
-    with Progress(f"stage {index}: loading {len(config.layers(index))} layers on {config.device(index)}") as progress:
-
-        def loaded(done: int, total: int) -> None:
-            progress.update(done, total)
-            if sign.due(time.monotonic()):
-                channel.report(Loading(index, done, total))
-
-        return Shard.load(
-            Path(config.model),
-            config.layers(index),
-            first=index == 0,
-            last=index == config.stages - 1,
-            dtype=getattr(torch, config.dtype),
-            device=torch.device(config.device(index)),
-            max_len=config.max_model_len,
-            sequences=config.max_num_seqs,
-            pool=config.max_total_tokens,
-            kv_dtype=torch.float8_e4m3fn if config.kv_cache_dtype == "fp8_e4m3" else None,
-            windows=window_rule(config),
-            rounding=config.rounding,
-            ahead=config.tokens_in_flight,
-            wide=config.frame_width,
-            chunk=config.prefill_chunk,
-            scratch=config.scratch,
-            progress=loaded,
-        )
 
 
 def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMaker:
@@ -204,9 +170,11 @@ def start_threads(config: EngineConfig, context: "zmq.Context[Any]") -> list[thr
     stages = [] if config.hollow_stages else stage_needs(config)
     for (_, device), needs in by_device(stages).items():
         check_fits(needs, config.max_model_len, available_bytes(torch.device(device)))
-    make_edges = thread_edges(config)
+    make_edges, recording = thread_edges(config), Lock()
     threads = [
-        threading.Thread(target=run_stage, args=(config, i, context, make_edges), name=f"stage {i}", daemon=True)
+        threading.Thread(
+            target=run_stage, args=(config, i, context, make_edges, recording), name=f"stage {i}", daemon=True
+        )
         for i in range(config.stages)
     ]
     for thread in threads:

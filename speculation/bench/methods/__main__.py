@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Cell
 from speculation.bench.analysis.report import Provenance
-from speculation.bench.configuration import METHODS, NONE, SINGLE, BenchSettings, Contender
+from speculation.bench.configuration import METHODS, NONE, SINGLE, USES_CASCADE, BenchSettings, Contender
 from speculation.bench.machine import provenance
 from speculation.bench.methods.entries import entries, measurable
 from speculation.bench.methods.figures import figures
@@ -19,7 +19,7 @@ from speculation.bench.methods.options import METHODS_PROGRAM, MethodsOptions
 from speculation.bench.methods.page import Emulated, PageContent, page
 from speculation.bench.methods.pitfalls import Made
 from speculation.bench.methods.sections import Bench
-from speculation.bench.methods.times import LoneTimes, lone_times
+from speculation.bench.methods.times import DRAFT_MODEL, LoneTimes, lone_times
 from speculation.bench.options import read_checkpoints, weights_digest
 from speculation.bench.prompts import load_data_sets
 from workers.shared.drafters import DRAFTERS
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             read(METHODS_PROGRAM, given, os.environ), provenance(given, "speculation.bench.methods")
         )
     except ConfigError as error:
-        return _failed(error)
+        return _refused(error)
     minutes = comparison.options.minutes
     if minutes:
         signal.alarm(60 * minutes)
@@ -52,17 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if minutes != 0:
             comparison.measure()
     except ConfigError as error:
-        return _failed(error)
+        return _refused(error)
     except KeyboardInterrupt:
         sys.stderr.write("stopped; run the same command again to go on\n")
         return _STOPPED
     finally:
         signal.alarm(0)
         comparison.write()
-    return 0
+    return _BAD_INPUT if comparison.failed else 0
 
 
-def _failed(error: ConfigError) -> int:
+def _refused(error: ConfigError) -> int:
     sys.stderr.write(f"methods: {error}\n")
     return _BAD_INPUT
 
@@ -73,6 +73,7 @@ class Comparison:
     def __init__(self, options: MethodsOptions, made_by: Provenance) -> None:
         """Raises `ConfigError` for options that are wrong."""
         self.options = options
+        self.failed: dict[str, str] = {}  # why, by method
         if unknown := [method for method in options.methods if method not in METHODS]:
             raise ConfigError(f"--methods {','.join(unknown)}: choose from {', '.join(METHODS)}")
         self._made_by = made_by
@@ -85,6 +86,8 @@ class Comparison:
             given |= {*ships}
         if options.draft_model is not None:
             given.add("model")
+        if options.cascade:
+            given.add("cascade")
         asked = {NONE, *(options.methods or METHODS)}
         self._entries = [entry for entry in entries(given) if entry.method in asked]
         self._keep({name: weights_digest(Path(path), "--checkpoint") for name, path in checkpoints.items()})
@@ -98,7 +101,14 @@ class Comparison:
         )
         data_sets = load_data_sets(options.prompts, options.limit, settings.seed)
         self._bench = Bench(
-            settings, data_sets, options.temperature, checkpoints, options.draft_model, options.out, made_by
+            settings,
+            data_sets,
+            options.temperature,
+            checkpoints,
+            options.draft_model,
+            options.cascade,
+            options.out,
+            made_by,
         )
         self._real = replace(settings, max_tokens=options.wall_tokens)
 
@@ -120,18 +130,29 @@ class Comparison:
         able = measurable(self._entries)
         stages = options.wall_stages
         contenders = [Contender(entry.method, 1 if entry.how.one_device else stages) for entry in able]
-        bench.measure(_WALL, contenders, {}, real, options.repeats)
+        self._failed(bench.measure(_WALL, contenders, {}, real, options.repeats))
         alone = [entry for entry in able if entry.emulates]
-        drafting = [Contender(entry.method, 1) for entry in alone if entry.method != NONE]
-        bench.measure(_ALONE, [Contender(SINGLE, 1), *drafting], {}, bench.settings)
+        drafting = [Contender(entry.method, 1) for entry in alone if entry.method not in (NONE, *USES_CASCADE)]
+        self._failed(bench.measure(_ALONE, [Contender(SINGLE, 1), *drafting], {}, bench.settings))
         times = lone_times(bench.cells(_ALONE, bench.settings))
         if times is None:
             raise ConfigError("a token has taken no time; see the logs of the section `alone`")
+        if not self._cascade_is_timed(times):
+            alone = [entry for entry in alone if entry.method not in USES_CASCADE]
         for count in options.stages:
             for shared, chosen in ((False, alone), (True, [entry for entry in alone if entry.streams_a_network])):
                 base, each = bench.emulated(chosen, count, times, options.row_cost, shared=shared)
                 contenders = [Contender(entry.method, count) for entry in chosen]
-                bench.measure(_name(count, shared), contenders, each, base)
+                self._failed(bench.measure(_name(count, shared), contenders, each, base))
+
+    def _failed(self, reasons: Mapping[str, str]) -> None:
+        for method, reason in reasons.items():
+            sys.stderr.write(f"methods: {method}: {reason}\n")
+            self.failed[method] = reason
+
+    def _cascade_is_timed(self, times: LoneTimes) -> bool:
+        """Whether a pass of the cascade's model is known: that of the draft model."""
+        return self.options.cascade == (self.options.draft_model,) and DRAFT_MODEL in times.draft_ms
 
     def write(self) -> None:
         """Writes the page from whatever there is."""
@@ -175,7 +196,7 @@ class Comparison:
             drafts=options.drafts,
             row_cost=options.row_cost,
             draft_model=None if options.draft_model is None else Path(options.draft_model).name,
-            warnings=busy,
+            warnings=[*busy, *(f"{method} could not be measured: {reason}" for method, reason in self.failed.items())],
         )
 
 

@@ -6,7 +6,7 @@ Whatever `METHODS` knows is compared: what is said here of some of them is how t
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from speculation.bench.configuration import METHODS, NONE, REHEARSALS, Method, has_network
+from speculation.bench.configuration import METHODS, NONE, REHEARSALS, USES_CASCADE, Method, has_network
 from workers.shared.drafters import DRAFTERS
 
 
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     @property
     def streams_a_network(self) -> bool:
         """Whether a network drafts while the stages are at work: then it matters whether it has a device of its own."""
-        return has_network(self.how) and not self.how.rounds
+        return has_network(self.how) and not self.how.rounds and self.method not in USES_CASCADE
 
     @property
     def emulates(self) -> bool:
@@ -46,13 +46,18 @@ _NAMES = {
     "mtp": "multi-token prediction, streamed",
     "dtv-mtp": "multi-token prediction, rounds",
     "exit": "PPSD",
-    "cascade": "PipeSpec",
+    "cascade-rounds": "PipeSpec",
+    "cascade": "PipeSpec, a frame in every stage",
+    "cascade-direct": "PipeSpec, the smallest model alone",
+    "cascade-sync": "PipeSpec, one model at a time",
     "ngram": "one token a frame, n-gram",
     "model": "one token a frame, draft model",
     "pdm": "SPD, one token a frame",
     "pdm+ngram": "SPD beside n-gram",
     "wide-ngram": "four tokens a frame, n-gram",
     "wide-pdm": "SPD, four tokens a frame",
+    "tree-ngram": "four drafts a position, n-gram",
+    "tree-model": "SpecPipe: four drafts a position, draft model",
     "chosen": "SPD or n-gram, chosen",
     "best": "chosen, frames as wide as pays",
 }
@@ -85,9 +90,9 @@ def _missing(method: Method, given: Collection[str]) -> str:
     if name in _TRAINED:
         return f"not trained: `{_TRAINED[name]}`, then `--checkpoint {name}=DIR`"
     if DRAFTERS[method.drafter].own_head:  # type: ignore[index]
-        return f"of models with a head in their own checkpoint: `--methods {name}`"
-    flag = "--draft-module" if DRAFTERS[method.drafter].needs_module else "--draft-model"  # type: ignore[index]
-    return f"nothing given to draft with: `{flag} PATH`"
+        return "for models with a head in their own checkpoint"
+    flag = "--cascade SMALL[,MIDDLE...]" if DRAFTERS[method.drafter].needs_cascade else "--draft-model PATH"  # type: ignore[index]
+    return f"nothing given to draft with: `{flag}`"
 
 
 def measurable(all_of_them: Collection[Entry]) -> list[Entry]:

@@ -37,6 +37,9 @@ class MethodsOptions(Struct, frozen=True, kw_only=True):
         about(_METHODS, "For pdm", default="the one that comes with Echelon for the default model", metavar="PATH"),
     ] = None
     draft_model: Annotated[str | None, about(_METHODS, "For the methods with a draft model", metavar="MODEL")] = None
+    cascade: Annotated[
+        tuple[str, ...], about(_METHODS, "For the methods with a cascade, the smallest first", metavar="MODEL")
+    ] = ()
     checkpoint: Annotated[
         tuple[str, ...], about(_METHODS, "Of other drafters, such as exit=DIR", metavar="DRAFTER=PATH")
     ] = ()

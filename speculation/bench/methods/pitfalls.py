@@ -41,8 +41,8 @@ def pitfalls(made: Made) -> list[str]:
         "Baselines: the plain pipeline, one device and Hugging Face are rows. × plain and × one device are columns.",
         "T=1: every drafter adds the target's own noise and obeys the request's top-k and top-p. The rules of "
         "verification that others have published are not here.",
-        f"Tuning: K = {made.drafts} drafts a round and four tokens a frame for all; nothing was swept, so a row may "
-        "gain from another value.",
+        f"Tuning: K = {made.drafts} drafts a round and, where there are several, four tokens a frame or drafts a "
+        "position for all; nothing was swept, so a row may gain from another value.",
         f"Width: emulated stages take, for so many rows, {costs}: 16-bit weights on a card that memory limits, as "
         "published. The CPU of the real rows computes, and its wide frames cost more.",
         "The head's reads are in the measured time of a draft, those of the target's head in the last stage.",

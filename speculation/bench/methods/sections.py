@@ -15,6 +15,7 @@ from speculation.bench.methods.times import LoneTimes
 from speculation.bench.processes import Running, start
 from speculation.bench.prompts import DataSet
 from speculation.bench.run import Work, run
+from workers.shared.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Bench:
     temperatures: Sequence[float]
     checkpoints: Mapping[str, str]  # paths by drafter
     draft_model: str | None
+    cascade: tuple[str, ...]
     out: Path
     made_by: Provenance
 
@@ -41,26 +43,40 @@ class Bench:
         settings: Mapping[str, BenchSettings],
         base: BenchSettings,
         repeats: int = 1,
-    ) -> None:
-        """Measures what section `name` lacks. `settings` are by method, `base` what the folder is known by."""
-        folder = self._folder(name, base)
-        work = Work(
-            groups=[contenders],
-            temperatures=self.temperatures,
-            data_sets=self.data_sets,
-            repeats=repeats,
-            settings=base,
-            git=self.made_by.git,
-            load=self.made_by.load,
-        )
+    ) -> dict[str, str]:
+        """Measures what section `name` lacks; returns why, by method, some of it could not be.
+
+        `settings` are by method, `base` what the folder is known by. One method that fails does not stop the others.
+        """
+        folder, left = self._folder(name, base), list(contenders)
+        failed: dict[str, str] = {}
+        last: list[Contender] = []  # started
 
         def started(contender: Contender) -> Running:
+            last.append(contender)
             mine = settings.get(contender.method, base)
-            drafter = replace(mine.engine.drafter, model=self.draft_model)
+            drafter = replace(mine.engine.drafter, model=self.draft_model, cascade=self.cascade)
             mine = replace(mine, engine=replace(mine.engine, drafter=drafter))
             return start(contender, mine, self.checkpoints.get(str(contender.how.drafter)), folder.logs)
 
-        run(work, folder, started)
+        while True:
+            work = Work(
+                groups=[left],
+                temperatures=self.temperatures,
+                data_sets=self.data_sets,
+                repeats=repeats,
+                settings=base,
+                git=self.made_by.git,
+                load=self.made_by.load,
+            )
+            try:
+                run(work, folder, started)
+                return failed
+            except ConfigError as error:
+                # What an answer was asked of is named; else the last one has not started.
+                guilty = next((one for one in left if str(error).startswith(f"{one}, ")), last[-1])
+                failed[guilty.method] = str(error).splitlines()[-1]
+                left.remove(guilty)
 
     def cells(self, name: str, base: BenchSettings) -> list[Cell]:
         """What section `name` has measured so far."""

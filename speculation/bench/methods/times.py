@@ -3,10 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from speculation.bench.analysis.breakdown import decoding
 from speculation.bench.analysis.cells import Cell
-from speculation.bench.configuration import SINGLE
+from speculation.bench.configuration import SINGLE, USES_CASCADE
 from workers.shared.emulation import Emulation
+
+DRAFT_MODEL = "model"
 
 # Real work of a cycle: a token through all layers, and a draft, which is taken to cost no more than that. It has to be
 # done within the emulated time of one stage, by the cores there are, with something to spare.
@@ -33,6 +37,9 @@ class LoneTimes:
         devices have the same work.
         """
         factor, draft = self.slowdown(stages, cores), self.draft_ms.get(method, 0.0)
+        if method in USES_CASCADE:  # its model's passes are those of the draft model
+            times = self.emulation("", stages, cores, row_cost, shared=False)
+            return replace(times, cascade_ms=(round(factor * self.draft_ms[DRAFT_MODEL], 3),))
         stage = (self.token_ms + (draft if shared else 0.0)) / stages
         return Emulation(stage_ms=round(factor * stage, 3), draft_ms=round(factor * draft, 3), row_cost=row_cost)
 

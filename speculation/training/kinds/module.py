@@ -23,6 +23,7 @@ from speculation.training.kinds.validation import validate
 from speculation.training.loss import DraftLoss, Score
 from speculation.training.settings import TrainingSettings
 from speculation.training.teacher import Teacher
+from workers.shared.errors import ConfigError
 from workers.shared.model_files.tensor_sizes import layer_bytes
 
 
@@ -51,6 +52,8 @@ class ModuleLearner:
         self._examples = examples
         self._device = device
         target = read_target_config(model)
+        if not settings.anchors:
+            raise ConfigError(f"--kind {settings.kind} needs --anchors: hidden-state indices, such as 0,10,19,24,29")
         check_anchors(settings.anchors, target.num_hidden_layers)
         self._splits = SplitDraw(
             settings.anchors,

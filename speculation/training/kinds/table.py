@@ -10,6 +10,7 @@ import torch
 from speculation.decisions.features import RowRule
 from speculation.training.examples.data import Example
 from speculation.training.kinds.base import Learner
+from speculation.training.kinds.heads import HeadLearner
 from speculation.training.kinds.module import ModuleLearner
 from speculation.training.settings import KindName, TrainingSettings
 
@@ -18,6 +19,8 @@ KINDS: Mapping[KindName, Callable[[TrainingSettings, Path, Sequence[Example], to
         {
             "pdm": partial(ModuleLearner, rows=RowRule.IN_FLIGHT),
             "exit": partial(ModuleLearner, rows=RowRule.EXIT),
+            "eagle3": partial(HeadLearner, parallel=False),
+            "peagle": partial(HeadLearner, parallel=True),
         }
     )
 )

@@ -25,6 +25,8 @@ def arguments(target: Path, data: Path, out: Path, *others: str) -> list[str]:
     usual = {"--layers": "2", "--anchors": "0,2,4,6,8", "--steps": "8", "--batch-tokens": "150", "--held-out": "0.2"}
     usual |= {"--name": "tiny", "--lr": "3e-3", "--stages": "2,3,4", "--warmup": "2", "--data": str(data)}
     words = " ".join(others).split()
+    if {"eagle3", "peagle"} & {*words}:
+        del usual["--stages"]
     given = [word for flag, value in usual.items() if flag not in words for word in (flag, value)]
     return [str(target), "--out", str(out), *given, *words]
 

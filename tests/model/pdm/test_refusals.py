@@ -100,6 +100,7 @@ class TestTrainingInput:
             ("--init-layers 6,x", "--init-layers '6,x'"),
             ("--layer-type qwen3 --init-layers 6,7", "--layer-type target"),
             ("--anchors 0,4,9", "last may be 8"),
+            ("--kind eagle3 --anchors 2,9", "from 1 to 8"),
             ("--positions 1.5", "--positions"),
             ("--data nowhere", "nowhere"),
             ("--device cuda", "--device cuda: torch finds 0"),
@@ -137,6 +138,10 @@ class TestTrainingInput:
             {"clip": float("inf")},
             {"weight_decay": -0.1},
             {"uneven": 2.0},
+            {"unroll": 0},
+            {"decay": 0.0},
+            {"kind": "eagle3"},
+            {"kind": "peagle", "stages": (), "frozen_layers": 1, "init_layers": (0, 1)},
         ],
         ids=str,
     )

@@ -15,6 +15,7 @@ from speculation.bench.methods.figures import figures
 from speculation.bench.methods.pitfalls import Made, pitfalls
 from speculation.bench.methods.times import LoneTimes, lone_times
 from speculation.bench.prompts import Prompt
+from speculation.training.provenance import command_line
 from tests.stub_engine import CHOICE, INFO
 from tests.unit.bench.bench_cells import MS, answer, cell, counters
 from workers.shared.errors import ConfigError
@@ -36,7 +37,9 @@ class TestEntries:
         assert found["pdm"].missing == found["dtv-ngram"].missing == ""
         assert "echelon train MODEL --kind exit" in found["exit"].missing
         assert "--draft-model" in found["dtv-model"].missing
-        everything = {"pdm", "pdm+ngram", "exit", "model", "eagle3", "peagle", "mtp"}
+        assert "echelon train MODEL --kind eagle3" in found["dtv-eagle3"].missing
+        assert "their own checkpoint" in found["mtp"].missing
+        everything = {"pdm", "pdm+ngram", "exit", "model", "eagle3", "peagle", "mtp", "cascade"}
         assert {entry.missing for entry in entries(everything)} == {""}
 
     def test_every_method_that_means_something_is_on_the_page(self) -> None:
@@ -84,6 +87,11 @@ def test_al_counts_tokens_to_the_first_that_was_not_drafted_right() -> None:
     assert stream.draft_ms == pytest.approx(2.0)
 
 
+def test_the_command_names_no_folder_of_the_machine() -> None:
+    given = ["default", "--prompts", "/data/eval", "--checkpoint", "exit=/heads/exit", "--out=/tmp/out"]
+    assert command_line("methods", given) == "python -m methods default --prompts eval --checkpoint exit=exit --out=out"
+
+
 def test_fourteen_pitfalls_are_answered() -> None:
     lines = pitfalls(Made("command", "machine", 2, 3, 16, 4, (1.0, 1.1), "pruned"))
     assert [line.split(".")[0] for line in lines] == [str(number) for number in range(1, 15)]
@@ -95,7 +103,9 @@ def test_methods_of_a_width_of_their_own_ignore_the_common_one() -> None:
     settings = BenchSettings("tiny", 8)
     assert "--tokens-per-frame 4" in " ".join(serve_arguments(Contender("wide-ngram", 2), settings, None))
     assert "--tokens-per-frame" not in serve_arguments(Contender("ngram", 2), settings, None)
+    assert "--tree-width 4" in " ".join(serve_arguments(Contender("tree-ngram", 2), settings, None))
     assert METHODS["wide-ngram"].several
+    assert METHODS["tree-ngram"].several
     assert not METHODS["exit"].several
 
 
@@ -171,9 +181,11 @@ class TestCommand:
         assert str(tmp_path) not in page
 
     def test_it_goes_on_where_it_stopped(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        status, _, page = self.call(monkeypatch, tmp_path, fail_at="dtv-ngram")
+        status, log, page = self.call(monkeypatch, tmp_path, fail_at="dtv-ngram")
         assert status == 2
         assert "| draft-then-verify, n-gram | 0 | not run |" in page
+        assert "**dtv-ngram could not be measured: it does not start**" in page
+        assert ("pdm", 4) in {(contender.method, contender.stages) for contender, _ in log}, "the others are measured"
         assert self.call(monkeypatch, tmp_path)[0] == 0
         _, log, again = self.call(monkeypatch, tmp_path)
         assert log == []

@@ -147,8 +147,8 @@ def test_a_required_call_that_is_cut_off_is_never_text(folder: Path, dialect: st
         assert text_of(parts) == ""
         calls = [part for part in parts if isinstance(part, CallPiece)]
         names = [call.name for call in calls]
-        named = "get_weather[ARGS]" if dialect == "mistral_args" else '"get_weather"'
-        assert names == ["get_weather"] * text.count(named)
+        named = {"mistral_args": "get_weather[ARGS]", "harmony": "functions.get_weather <|constrain|>json<|message|>"}
+        assert names == ["get_weather"] * text.count(named.get(dialect, '"get_weather"'))
         for call, (_, arguments) in zip(calls, whole, strict=False):
             assert json.dumps(arguments).startswith(call.arguments)
 
@@ -271,6 +271,7 @@ def test_two_restrictions_are_refused(folder: Path) -> None:
         ("{{ tools }} [TOOL_CALLS]", [], ("mistral", True)),
         ("{{ tools }}", ["[TOOL_CALLS]", "[ARGS]"], ("mistral_args", True)),
         ("{{ tools }}", ["<|python_tag|>"], ("llama3_json", True)),
+        ("{{ tools }} <|channel|>", ["<|channel|>"], ("harmony", True)),
         ("{{ tools }} <tool_call><function=", [], ("hermes", False)),
         ("{{ messages }}", [], ("hermes", False)),
     ],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from server.output.parts import CallPiece, Part, PlainReader, Reader, Reasoning, Text, merge, reasoning_of, text_of
 from server.output.reasoning_parser import ReasoningReader
+from server.tool_parsers.harmony import HarmonyReader
 from server.tool_parsers.hermes import HermesReader
 from server.tool_parsers.llama3 import Llama3Reader
 from server.tool_parsers.mistral import MistralReader
@@ -25,6 +26,7 @@ READERS: dict[str, Callable[[], Reader]] = {
     "hermes": lambda: HermesReader(ids()),
     "llama3": lambda: Llama3Reader(ids()),
     "mistral": lambda: MistralReader(ids()),
+    "harmony": lambda: HarmonyReader(ids()),
     "single": lambda: HermesReader(ids(), single=True),
     "reasoning": lambda: ReasoningReader(HermesReader(ids()), inside=False),
     "inside": lambda: ReasoningReader(PlainReader(), inside=True),
@@ -47,6 +49,16 @@ fragments = st.lists(
     st.sampled_from(
         [
             *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<think>", "</think>"),
+            *(
+                "<|channel|>",
+                "<|message|>",
+                "<|end|>",
+                "<|start|>assistant",
+                " to=functions.f",
+                "analysis",
+                "final",
+                "<|",
+            ),
             *("<tool", "</", "<", "[TOOL_", "<|py", "</thi", "{", "}", "[", "]", '"', "\\", ":", ",", ";", "\n", " "),
             *('{"name": "f", ', '"arguments": {"a": "}"}', '"parameters": {"b": [1, "]"]}', '"name":"g"', "12", "é🙂"),
         ]
@@ -115,6 +127,39 @@ def test_mistral_finds_its_calls_in_both_notations(
     spelled = "".join(f"[TOOL_CALLS]{name}[ARGS]{json.dumps(given)}" for name, given in expected)
     parts = read(MistralReader(ids()), [before + spelled])
     assert (found(parts), text_of(parts)) == (expected, before.rstrip())
+
+
+messages = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["analysis", "final", "commentary"]), plain),
+        st.tuples(st.just("commentary to=functions.get_weather <|constrain|>json"), arguments.map(json.dumps)),
+        st.tuples(st.just("to=functions.f"), arguments.map(json.dumps)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(messages)
+def test_harmony_tells_channels_apart(written: list[tuple[str, str]]) -> None:
+    heads = [f" {head}<|channel|>commentary" if head.startswith("to=") else f"<|channel|>{head}" for head, _ in written]
+    blocks = [f"{head}<|message|>{body}" for head, (_, body) in zip(heads, written, strict=True)]
+    parts = read(HarmonyReader(ids()), ["<|end|><|start|>assistant".join(blocks)])
+    called = [(head, body) for head, body in written if "functions" in head]
+    assert found(parts) == [
+        ("f" if head == "to=functions.f" else "get_weather", json.loads(body)) for head, body in called
+    ]
+    assert reasoning_of(parts) == "".join(body for head, body in written if head == "analysis")
+    assert text_of(parts) == "".join(body for head, body in written if head in ("final", "commentary"))
+
+
+def test_harmony_without_channels_is_text() -> None:
+    for text in ('{"a": 1}', "Hello <|", " too", "<|x"):
+        assert read(HarmonyReader(ids()), [text]) == [Text(text)]
+    assert read(HarmonyReader(ids()), ["<|channel|>analysis<|mess"]) == []
+    single = HarmonyReader(ids(), single=True)
+    assert found(read(single, [" to=functions.f<|message|>{}<|call|><|start|>assistant"])) == [("f", {})]
+    assert single.finished
 
 
 def test_arguments_arrive_as_they_are_written() -> None:

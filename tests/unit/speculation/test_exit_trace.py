@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from speculation.decisions.drafts.tree import Shoot
 from speculation.decisions.features import FeatureMap, Row, RowRule, plan_draft
 from speculation.decisions.policy import pipelined
 from speculation.decisions.schedule import Schedule
@@ -72,14 +73,15 @@ class Pipeline:
     def _draft(self) -> None:
         """As `PdmDrafter` does."""
         while self.schedule.wants_draft():
-            newest = len(self.schedule.tokens) - 1
+            newest = self.schedule.end - 1
             plan = plan_draft(1, self.origin, newest, min(self.cached, newest), first=1)
             if plan.rows[-1].position >= self.tapped:
                 return
             self.cached = plan.rows[0].position + plan.persistent
             self.drafts.append((newest + 1, plan.rows))
             right = newest + 1
-            self.schedule.draft(right + WRONG if right in self._wrong else right)
+            token = right + WRONG if right in self._wrong else right
+            self.schedule.grow([Shoot(self.schedule.leaves[0], token)])
             self._wrong.discard(right)
             self.waiting += self.schedule.announce()
 

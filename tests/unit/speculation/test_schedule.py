@@ -44,7 +44,7 @@ def check(counts: SpeculationCounts) -> None:
     assert counts.drafted == counts.accepted + counts.rejected + counts.discarded
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(
     stages=st.integers(1, 9),
     policy=policies,
@@ -121,7 +121,7 @@ def test_tokens_per_cycle_follow_the_speed_law(stages: int, acceptance: float, w
     draft_time = 0.8 if width == 1 else 0.0
     policy = pipelined(stages, width=width)
     sim = PipelineSim(stages, policy, acceptance=acceptance, rng=rng, control=0.0, draft_time=draft_time)
-    new = 800
+    new = 500 if acceptance else 200  # where all are wrong, nothing is left to chance
     (outcome,) = sim.run([Request([1, 2, 3], new)])
     counts = sim.schedule.counts
     measured = counts.accepted / (counts.accepted + counts.rejected)

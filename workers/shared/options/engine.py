@@ -196,6 +196,14 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             "448: another text, but the same for every drafter and load",
         ),
     ] = "auto"
+    enforce_eager: Annotated[
+        bool,
+        about(
+            PIPELINE,
+            "On GPUs: start every kernel of a frame by itself. Otherwise short frames are recorded as CUDA graphs at "
+            "the start, for every KV slot and several lengths of context",
+        ),
+    ] = False
     prefill_share: Annotated[
         Share,
         about(
