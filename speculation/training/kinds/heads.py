@@ -165,9 +165,8 @@ class HeadLearner:
         lengths = [max(0, len(example) - 2) for example in examples]
         head, device = self.network, self._device
         tokens = torch.tensor([token for example in examples for token in example.tokens], device=device)
-        true = torch.cat([torch.arange(at, at + length) for at, length in zip(offsets, lengths, strict=True)]).to(
-            device
-        )
+        spans = [torch.arange(at, at + length, device=device) for at, length in zip(offsets, lengths, strict=True)]
+        true = torch.cat(spans)
         rows = Unrolled(lengths, device)
         tables = head.rotary_tables(max(lengths) + self._settings.unroll)
         states = targets.anchors[true, 1 : 1 + len(head.anchors)]
@@ -190,17 +189,17 @@ class HeadLearner:
                 own = rows.step(bases, own[mask])
                 carried = output[mask]
                 newest = torch.cat([at + of for at, of in zip(offsets, bases, strict=True)]) + step + 1
-                if head.config.parallel:
-                    fed, read = (
-                        head.masked_feature().expand(len(carried), -1),
-                        torch.full_like(newest, head.config.mask_token_id or 0),
-                    )
-                else:
-                    fed, read = head.fed_back(carried), tokens[newest]
-                output = head(read, fed, tables.rows(rows.positions[0]), rows)
+                output = head(*self._pairs(tokens[newest], carried), tables.rows(rows.positions[0]), rows)
             else:
                 newest = torch.cat([at + of for at, of in zip(offsets, bases, strict=True)]) + 1
             yield output, newest
+
+    def _pairs(self, tokens: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens and features of rows without true features, behind the outputs `carried` `[chains, H]`."""
+        head = self.network
+        if head.config.mask_token_id is None:
+            return tokens, head.fed_back(carried)
+        return torch.full_like(tokens, head.config.mask_token_id), head.masked_feature().expand(len(carried), -1)
 
     def _kept(self, bases: Tensor, before: int, rng: random.Random | None) -> Tensor:
         """Which chains get a row more, bool `[chains]`: those that the example still has a token for, or a share."""

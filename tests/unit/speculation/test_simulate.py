@@ -36,7 +36,7 @@ pipelines = st.builds(
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 def test_where_only_stages_take_time_the_speed_law_holds(stages: int, acceptance: float, width: int) -> None:
-    tokens = {0.0: 200, 0.5: 1000, 0.8: 2000, 1.0: 1000 * width}[acceptance]
+    tokens = {0.0: 200, 0.5: 1000, 0.8: 1500, 1.0: 500 * width}[acceptance]
     got = simulate(Pipeline((5.0,) * stages), acceptance, width=width, tokens=tokens)
     law = speed_law(stages, got.acceptance, width)
     assert got.tokens_per_second == pytest.approx(200 * law, rel=0.02)
@@ -52,7 +52,7 @@ def test_frames_of_several_tokens_take_as_long_as_their_rows_cost() -> None:
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9])
 def test_one_more_frame_costs_one_more_cycle_a_rejection(acceptance: float) -> None:
-    got = simulate(Pipeline((1.0,) * 4), acceptance, delta=1, tokens=2000)
+    got = simulate(Pipeline((1.0,) * 4), acceptance, delta=1, tokens=1000)
     a = got.acceptance
     assert got.tokens_per_second == pytest.approx(1000 / (a + (1 - a) * 5), rel=0.005)
 
@@ -164,7 +164,7 @@ def test_rounds_yield_one_token_where_all_are_rejected(pipeline: Pipeline, draft
 @pytest.mark.parametrize("acceptance", [0.3, 0.8])
 def test_rounds_yield_what_the_closed_form_expects(drafts: int, acceptance: float) -> None:
     pipeline = Pipeline((5.0,) * 4, head_ms=1.0, hop_ms=0.2, control_ms=0.1, commit_ms=0.1, draft_ms=0.7)
-    got = simulate(pipeline, acceptance, drafts=drafts, tokens=3000)
+    got = simulate(pipeline, acceptance, drafts=drafts, tokens=2000)
     assert got.acceptance == pytest.approx(acceptance, abs=0.03)
     assert got.tokens_per_second == pytest.approx(draft_then_verify(pipeline, drafts, got.acceptance), rel=0.02)
 
@@ -243,11 +243,11 @@ def test_branches_lie_between_a_chain_of_first_candidates_and_one_that_knows_whi
     acceptance, rescue, found = 0.82, 0.42, [0.0]
     for breadth in (1, 2, 4):
         hit = 1 - (1 - acceptance) * (1 - rescue) ** (breadth.bit_length() - 1)
-        got = simulate(Pipeline((1.0,) * stages), acceptance, breadth=breadth, rescue=rescue, tokens=2000)
+        got = simulate(Pipeline((1.0,) * stages), acceptance, breadth=breadth, rescue=rescue, tokens=1500)
         assert 0.97 * found[-1] < got.tokens_per_cycle < 1.03 * speed_law(stages, hit)
         assert got.tokens_per_second == pytest.approx(1000 * got.tokens_per_cycle)
         found.append(got.tokens_per_cycle)
     assert found[1] == pytest.approx(speed_law(stages, acceptance), rel=0.03)
     assert found[3] > 1.05 * found[1]
-    lost = simulate(Pipeline((1.0,) * stages), acceptance, breadth=4, rescue=0.0, tokens=2000).tokens_per_cycle
+    lost = simulate(Pipeline((1.0,) * stages), acceptance, breadth=4, rescue=0.0, tokens=1500).tokens_per_cycle
     assert lost == pytest.approx(found[1], rel=0.04)
