@@ -10,8 +10,8 @@ from speculation.channels import Channels
 from speculation.decisions.admission import refusal
 from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim, Credits
+from speculation.decisions.drafts.steps import FRAME_KINDS, Step
 from speculation.decisions.policy import FramePolicy
-from speculation.decisions.schedule import FRAME_KINDS, Step
 from speculation.decisions.turns import Turns
 from speculation.drafters.base import Deciding
 from speculation.drafters.guarded import GuardedDrafter
@@ -259,7 +259,7 @@ class Engine:
         claims = self._claims()
         while (slot := self._credits.grant(claims)) is not None:
             stream = self._streams[slot]
-            frame = stream.schedule.cut()
+            frame = stream.cut()
             messages.append(frame)
             self._trace.entered(frame, stream)
             claims[slot] = stream.claim()

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from speculation.channels import Channels
-from speculation.decisions.schedule import Step
+from speculation.decisions.drafts.steps import Step
 from speculation.decisions.trace import INTERVAL, ClockOffset, TraceBuffer
 from speculation.stream import Stream
 from workers.shared.frames import Frame

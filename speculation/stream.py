@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 
 from speculation.decisions.controller import Controller
 from speculation.decisions.credits import Claim
+from speculation.decisions.drafts.steps import Step
 from speculation.decisions.drafts.tree import Guess, Node
 from speculation.decisions.drafts.worth import Acceptance
+from speculation.decisions.estimates import Choice
 from speculation.decisions.policy import FramePolicy
-from speculation.decisions.schedule import Schedule, Step
-from speculation.decisions.widths import WidthOfFrames
+from speculation.decisions.schedule import Schedule
+from speculation.decisions.widths import WidthCosts, WidthOfFrames
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig
+from workers.shared.frames import Frame
 from workers.shared.messages import Beginning, Generate, Open, TokenLogprobs
 from workers.shared.model_files.layers import beginnings_of
 
@@ -195,6 +198,13 @@ class Stream:
         before = schedule.likeliest(position - 1) if position > schedule.verified else []
         return self._acceptance.worth([*(node.confidence for node in before), None])
 
+    def cut(self) -> Frame:
+        """The frame that is on offer, which is announced now."""
+        frame = self.schedule.cut()
+        if self.schedule.policy.breadth > 1:
+            self.drafter.sent(frame.index, self.schedule.sent)
+        return frame
+
     def refill(self) -> None:
         """Drafts that wait, and of which some have turned out wrong, get others for company: candidates of then."""
         schedule = self.schedule
@@ -233,7 +243,11 @@ def idle_streams(
 ) -> list[Stream]:
     """A stream for each slot and its drafter; `numbers` are those of the frames that are announced."""
     back, lends = beginnings_of(config)
-    widths = WidthOfFrames(config.stages, None if config.chooses_width else policy.width, controller.costs)
+
+    def costs(choice: Choice) -> WidthCosts:
+        return controller.costs(choice)._replace(breadth=policy.breadth)
+
+    widths = WidthOfFrames(config.stages, None if config.chooses_width else policy.width, costs)
     return [
         Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, back, lends), drafter, widths)
         for slot, drafter in enumerate(drafters)

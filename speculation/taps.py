@@ -22,18 +22,27 @@ class TapBuffer:
         """`columns` says which columns of the `shape` (positions, columns, H) each stage fills, in its own order."""
         self.states = torch.zeros(shape, dtype=dtype, device=device)
         self.ledger = TapLedger(shape[0], columns)
-        self._columns = {stage: list(places) for stage, places in columns.items()}
+        self.columns = {stage: list(places) for stage, places in columns.items()}
 
     def store(self, tap: Tap) -> None:
         """Keeps the rows of a tap that are of use."""
-        columns = self._columns[tap.stage]
+        columns = self.columns[tap.stage]
         width = self.states.shape[-1]
         dtype: torch.dtype = getattr(torch, tap.dtype)
         rows = len(tap.data) // (len(columns) * width * dtype.itemsize)
         kept = self.ledger.place(tap.stage, tap.epoch, tap.position, rows)
         if kept:
-            states = torch.frombuffer(bytearray(tap.data), dtype=dtype).view(rows, len(columns), width)
-            self.states[tap.position : tap.position + kept, columns] = states[:kept].to(self.states)
+            self.states[tap.position : tap.position + kept, columns] = self.unpack(tap)[:kept].to(self.states)
+
+    def unpack(self, tap: Tap) -> Tensor:
+        """The hidden states of a tap: `[rows, columns of its stage, H]`."""
+        states = torch.frombuffer(bytearray(tap.data), dtype=getattr(torch, tap.dtype))
+        return states.view(-1, len(self.columns[tap.stage]), self.states.shape[-1])
+
+    def put(self, stage: int, epoch: int, position: int, row: Tensor) -> None:
+        """Keeps what a stage has sent of one token in a frame of `epoch`, `[its columns, H]`, if it is of use."""
+        if self.ledger.place(stage, epoch, position, 1):
+            self.states[position, self.columns[stage]] = row.to(self.states)
 
     def copy(self, other: "TapBuffer", positions: int) -> None:
         """Holds what `other` holds of its first `positions`; the ledger's `begin` follows."""
@@ -44,7 +53,7 @@ class TapBuffer:
         """Positions, from 0, whose first so many `columns` are held, as far as stages fill them; by default all."""
         if columns is None:
             return self.ledger.filled()
-        return self.ledger.filled(stage for stage, places in self._columns.items() if places[0] < columns)
+        return self.ledger.filled(stage for stage, places in self.columns.items() if places[0] < columns)
 
     def rows(self, start: int, end: int) -> Tensor:
         """Hidden states `[end - start, columns, H]` of these positions."""

@@ -73,9 +73,7 @@ def _plan(options: EngineOptions, model: ModelSize, endpoints: Endpoints, hosts:
         dtype=options.dtype if options.dtype != "auto" else ("float32" if on_cpu else "bfloat16"),
         devices=devices,
         transport=transport,
-        drafter=choose_drafter(
-            options.drafter, model, devices[0] if hosts[0] == hosts[1] else "cpu", options.tree_width
-        ),
+        drafter=choose_drafter(options.drafter, model, devices[0] if hosts[0] == hosts[1] else "cpu"),
         **_same(options, EngineFields),
     )
     check_config(config)
@@ -129,7 +127,7 @@ def choose_max_model_len(asked: int | None, max_positions: int) -> int:
     return asked
 
 
-def choose_drafter(options: DrafterOptions, model: ModelSize, device: str, tree_width: int = 1) -> DrafterConfig:
+def choose_drafter(options: DrafterOptions, model: ModelSize, device: str) -> DrafterConfig:
     """Settles `auto`; `device` is that of the first stage, or of rank 0's host where that is another."""
     module = Path(options.module) if options.module is not None else model.module
     name: DrafterName
@@ -139,9 +137,8 @@ def choose_drafter(options: DrafterOptions, model: ModelSize, device: str, tree_
         name = "model"
     elif options.cascade:
         name = "cascade"
-    else:  # a module cannot fill the frames of draft-then-verify, or branch
-        chain = not options.num_speculative_tokens and tree_width == 1
-        name = "pdm+ngram" if module is not None and chain else "ngram"
+    else:  # a module cannot fill frames of several tokens
+        name = "ngram" if module is None or options.num_speculative_tokens else "pdm+ngram"
     if options.module is None and not DRAFTERS[name].ships:
         module = None
     given = _same(options, DrafterFields)

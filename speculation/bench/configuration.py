@@ -211,7 +211,7 @@ def _width(how: Method, asked: EngineOptions) -> int | Literal["auto"]:
 
 def _tree_width(how: Method, asked: EngineOptions) -> int:
     """Drafts for one position, of what can draft behind several."""
-    if how.drafter is None or how.drafter == NONE or DRAFTERS[how.drafter].listens:
+    if how.drafter is None or how.drafter == NONE or not DRAFTERS[how.drafter].branches:
         return 1
     return asked.tree_width if how.tree is None else how.tree
 

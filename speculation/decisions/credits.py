@@ -8,7 +8,7 @@ as there are credits have none, and in between there is a mixture. Equal worth: 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from speculation.decisions.schedule import Offer
+from speculation.decisions.drafts.steps import Offer
 from speculation.decisions.turns import Turns
 
 

@@ -9,37 +9,14 @@ and "Branches".
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
 
+from speculation.decisions.drafts.steps import Finish, FrameKind, Offer, Step
 from speculation.decisions.drafts.tree import Guess, Node, Shoot, Tree
 from speculation.decisions.policy import FramePolicy
 from workers.decisions.state_entries import Returns
 from workers.shared.errors import OutOfStep
 from workers.shared.frames import REAL, Frame, TreeFrame
 from workers.shared.messages import Rollback, Sample, SpeculationCounts
-
-Finish = Literal["stop", "length", "abort"]
-FrameKind = Literal["certain", "draft", "prompt"]
-FRAME_KINDS: tuple[FrameKind, ...] = get_args(FrameKind)
-
-
-class Offer(NamedTuple):
-    """What the next frame would be."""
-
-    kind: FrameKind
-    depth: int = 0  # drafts that have to be right for it to be of use, itself included
-
-
-@dataclass(frozen=True)
-class Step:
-    """What follows from one event. `control` goes to every stage before anything else happens."""
-
-    control: Sequence[Rollback] = ()
-    tokens: Sequence[int] = ()  # newly verified
-    finish: Finish | None = None  # after the last token
-    rejected: bool = False  # the last token stands where all drafts were wrong
-    guesses: Sequence[Guess | None] = ()  # for each of the tokens, what drafts in its place were taken from
-    right: Sequence[tuple[Node, int]] = ()  # the first tokens, as drafts, and the slots that they were in
 
 
 @dataclass
@@ -66,6 +43,7 @@ class Schedule:
     in_flight: deque[Frame] = field(default_factory=deque)
     counts: SpeculationCounts = field(default_factory=SpeculationCounts)
     running: bool = False
+    sent: Sequence[Node] = ()  # the rows of the frame that was cut last, but of prompts
     width: int = field(init=False)  # tokens of the frames to come, at most the policy's
     reused: int = 0  # positions of the prompt that an earlier request had computed already
     _canonical: int = 0
@@ -247,9 +225,10 @@ class Schedule:
         index, tree = next(self.numbers), self._tree
         root = tree.root
         if root is None or end <= root.position:
-            tokens = tuple(self.tokens[start:end])
+            self.sent, tokens = [], tuple(self.tokens[start:end])
             return Frame(index, self.sequence, self.epoch, start, tokens, end >= self._given)
         nodes, moves = tree.take(start, end)
+        self.sent = nodes
         tokens = tuple(node.token for node in nodes)
         self.counts.sent += sum(node is not root for node in nodes)
         base = min(start, self.verified)

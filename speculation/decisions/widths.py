@@ -31,14 +31,16 @@ class WidthCosts(NamedTuple):
     stage: float = 0.0  # seconds between two samples of frames of one token; 0: to be seen
     draft: float = 0.0  # seconds
     rows: tuple[float, ...] = ()  # a stage's time for frames of 1, 2, 4, 8, ... tokens, in times of one
+    breadth: int = 1  # drafts for each position of a frame
 
     def cycle(self, width: int) -> float:
         """Seconds between two samples of full frames: of the stages, or of as many drafts where those take longer."""
-        return max(self.stage * cost_of_rows(self.rows, width), width * self.draft)
+        return max(self.stage * cost_of_rows(self.rows, width * self.breadth), width * self.draft)
 
     def refill(self, stages: int, width: int) -> float:
         """Seconds until the sample of a frame that found the pipeline empty, its drafts not made yet."""
-        return stages * self.stage * cost_of_rows(self.rows, width) + (width - 1) * self.draft
+        rows = 1 + (width - 1) * self.breadth
+        return stages * self.stage * cost_of_rows(self.rows, rows) + (width - 1) * self.draft
 
 
 class _Width:

@@ -147,6 +147,9 @@ class Drafter(ABC):
         `tokens[:verified]` are final; each leaf knows the drafts that lead to it.
         """
 
+    def sent(self, frame: int, nodes: Sequence[Node]) -> None:  # noqa: B027
+        """The frame of this number is announced, whose rows are `nodes`; told of where drafts may branch."""
+
     def chosen(self, node: Node, slot: int) -> None:  # noqa: B027
         """A draft has turned out right, of which `verified` tells next; until now its place was in `slot`."""
 
@@ -231,6 +234,10 @@ class DrafterWrapper(Drafter):
     def level(self, tokens: Sequence[int], verified: int, leaves: Sequence[Node]) -> None:
         """For the wrapped drafter."""
         self._inner.level(tokens, verified, leaves)
+
+    def sent(self, frame: int, nodes: Sequence[Node]) -> None:
+        """For the wrapped drafter."""
+        self._inner.sent(frame, nodes)
 
     def chosen(self, node: Node, slot: int) -> None:
         """For the wrapped drafter."""

@@ -118,5 +118,8 @@ class CombinedDrafter(DrafterWrapper):
         # The probability of a sampled token says less about whether the target samples it too.
         unsure = self._greedy and (guess.confidence or 0.0) < _UNSURE and length >= _LONG_MATCH
         if self._experience.prefers_lookup(position, guess.token, unsure=unsure):
-            return Draft((lookup, *(token for token in guess.candidates if token != lookup)), precision)
+            others = [place for place, token in enumerate(guess.candidates) if token != lookup]
+            chances = tuple((1 - precision) * guess.chances[place] for place in others) if guess.chances else ()
+            candidates = (lookup, *(guess.candidates[place] for place in others))
+            return Draft(candidates, precision, chances=(precision, *chances) if chances else ())
         return guess

@@ -58,6 +58,10 @@ class GuardedDrafter(DrafterWrapper):
         """For the wrapped drafter."""
         self._tell(lambda: self._inner.level(tokens, verified, leaves))
 
+    def sent(self, frame: int, nodes: Sequence[Node]) -> None:
+        """For the wrapped drafter."""
+        self._tell(lambda: self._inner.sent(frame, nodes))
+
     def chosen(self, node: Node, slot: int) -> None:
         """For the wrapped drafter."""
         self._tell(lambda: self._inner.chosen(node, slot))

@@ -57,7 +57,13 @@ def load(engine: EngineConfig, vocab_size: int, rows: RowRule = RowRule.IN_FLIGH
     FeatureMap(module.config.anchors, engine.split, rows).check_read()
     capacity = engine.max_model_len
     width = 1 if engine.tokens_per_frame == "auto" else engine.tokens_per_frame
-    return lambda slot: PdmDrafter(DraftRuntime(module, engine.split, capacity, width), embedding, module, capacity)
+    scratch, branches = engine.scratch, engine.tree_width > 1
+
+    def made(slot: int) -> PdmDrafter:
+        runtime = DraftRuntime(module, engine.split, capacity, width, scratch)
+        return PdmDrafter(runtime, embedding, module, capacity, branches=branches)
+
+    return made
 
 
 def load_combined(engine: EngineConfig, vocab_size: int) -> Callable[[int], CombinedDrafter]:

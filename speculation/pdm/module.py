@@ -92,8 +92,8 @@ class DraftModule(nn.Module):
         """Of weights and rows."""
         return self.final_norm.device
 
-    def new_cache(self, capacity: int) -> KVSlice:
-        """Keys and values of one sequence of up to `capacity` tokens; the index is the position."""
+    def new_cache(self, capacity: int, scratch: int = 0) -> KVSlice:
+        """Keys and values of one sequence of up to `capacity` tokens, behind rows of `scratch`."""
         shape = KVShape(self.kv_heads, self.head_dim, self.head_dim)
         return KVSlice(
             dict.fromkeys(range(self.config.layers), shape),
@@ -101,6 +101,7 @@ class DraftModule(nn.Module):
             max_len=capacity,
             dtype=self.dtype,
             device=self.device,
+            scratch=scratch,
         )
 
     def rotary_tables(self, length: int) -> RotaryTables:

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from speculation.decisions.drafts.tree import Node
 from speculation.decisions.features import DraftPlan, FeatureMap, Row, plan_draft
 from speculation.pdm.module import DraftModule
-from workers.model.attention import FrameContext
+from workers.model.attention import FrameContext, TreeContext
 from workers.shared.errors import ConfigError
+from workers.shared.frames import REAL, Branches
 
 
 class DraftRuntime:
@@ -18,9 +20,12 @@ class DraftRuntime:
     A new request starts with `reset`, a rejection is a later `plan` with a newer origin: nothing is undone.
     """
 
-    def __init__(self, module: DraftModule, split: tuple[int, ...], capacity: int, width: int = 1) -> None:
+    def __init__(
+        self, module: DraftModule, split: tuple[int, ...], capacity: int, width: int = 1, scratch: int = 0
+    ) -> None:
         """`capacity` is the largest number of tokens in a sequence, the drafted one included; `width` a frame's.
 
+        For `draft_level` there have to be as many rows of `scratch` as the stages have.
         Raises `ConfigError` where `split` does not fit the module's target, or stage 0 ends before an exit head's exit.
         """
         if sum(split) != module.config.target_layers:
@@ -35,7 +40,7 @@ class DraftRuntime:
         self._held: tuple[Row, ...] = ()  # the rows of the last draft, still in the cache
         self._module = module
         self._kinds = self.features.kinds()
-        self._cache = module.new_cache(capacity)
+        self._cache = module.new_cache(capacity, scratch)
         self._rotary = module.rotary_tables(capacity)
 
     @property
@@ -77,8 +82,9 @@ class DraftRuntime:
             self.cached = min(self.cached, origin)
             self._origin = origin
             self._held = ()
-        self.cached = min(self.cached, newest)  # an exit head's newest row may be final, and its output is needed
         features = self.features
+        self.cached = min(self.cached, newest)  # an exit head's newest row may be final, and its output is needed
+        self.cached = min(self.cached, max(origin, newest - features.last + 1))  # where no draft of a level was right
         return plan_draft(features.last, origin, newest, self.cached, self.width, features.first)
 
     @torch.inference_mode()
@@ -97,8 +103,34 @@ class DraftRuntime:
         self.cached = plan.rows[0].position + plan.persistent
         return self._module.logits(rows[-1:])[0]
 
+    @torch.inference_mode()
+    def draft_level(
+        self, plan: DraftPlan, verified: int, nodes: Sequence[Node], leaves: Sequence[Node], anchors: Tensor
+    ) -> Tensor:
+        """Draft logits, float32 `[leaves, draft vocabulary]`, behind leaves at the plan's newest position, in one pass.
+
+        `nodes` are the drafts on the way to them, in order of position; the plan's depths are those of all drafts at a
+        position. `anchors` is `[rows of the plan before `verified`, then nodes; anchors; H]`.
+        """
+        first = plan.rows[0].position
+        before = [row for row in plan.rows if row.position < verified]
+        depths = {row.position: row.depth for row in plan.rows}
+        kinds = [self._kinds[row.depth] for row in before] + [self._kinds[depths[node.position]] for node in nodes]
+        text = (REAL,) * len(before)
+        paths = [text[: place + 1] for place in range(len(before))]
+        paths += [(*text, *(node.slot for node in last.path(verified))) for last in nodes]
+        seen = TreeContext(
+            self._cache.layers(0), Branches(first, tuple(paths)), self._module.device, self._cache.scratch
+        )
+        rotations = self._rotary.rows(seen.positions[0])
+        rows = self._module.tower(self._module.mixed_features(kinds, anchors), rotations, seen)
+        self._held = ()
+        self.cached = min(first + plan.persistent, verified)
+        places = {node: len(before) + place for place, node in enumerate(nodes)}
+        return self._module.logits(rows[[places.get(leaf, len(before) - 1) for leaf in leaves]])
+
     def _run(self, start: int, rows: Tensor) -> Tensor:
-        frame = FrameContext(self._cache.layers(0), start, len(rows))
+        frame = FrameContext(self._cache.layers(0), start, len(rows), scratch=self._cache.scratch)
         if frame.end > self._cache.max_len:
             raise ValueError(f"draft module: position {frame.end - 1} is beyond its capacity of {self._cache.max_len}")
         return self._module.tower(rows, self._rotary.at(start, frame.end), frame)

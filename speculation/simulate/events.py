@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from speculation.decisions.drafts.steps import Step
 from speculation.decisions.drafts.tree import Draft, Node
 from speculation.decisions.drafts.worth import Acceptance
 from speculation.decisions.policy import FramePolicy, draft_then_verify, pipelined
-from speculation.decisions.schedule import Schedule, Step
+from speculation.decisions.schedule import Schedule
 from speculation.simulate.pipeline import Pipeline, Prediction
 from speculation.simulate.stages import Events, Stages
 from workers.decisions.made_up import MadeUpText

@@ -156,6 +156,8 @@ ONE_PROCESS = ("--transport", "inprocess")
         ("--transport", "gloo"),
         (*ONE_PROCESS, "--delta", "1", "--draft-model", "tiny"),
         (*ONE_PROCESS, "--draft-model", "tiny", "--num-speculative-tokens", "3"),
+        (*ONE_PROCESS, "--draft-model", "tiny", "--tree-width", "3"),
+        ("--drafter", "ngram", "--always-draft", "--tree-width", "4", "--tokens-per-frame", "2"),
     ],
 )
 def test_transports_credits_drafters_and_policies_do_not_change_the_tokens(

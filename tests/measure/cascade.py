@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from speculation.bench.configuration import BenchSettings, Contender, devices, serve_arguments
-from tests.e2e.serving import Serving, serving, wait_until
+from tests.e2e.serving import Serving, serving
 from tests.measure.always_wrong import PROMPTS, answer_seconds
 from tests.measure.pruned_model import write_pruned_model
 from workers.prepare.prepare import prepare
@@ -27,6 +27,7 @@ from workers.shared.emulation import Emulation
 from workers.shared.messages import Status
 from workers.shared.options.engine import DrafterOptions, EngineOptions
 
+_SETTLED = 3.0  # seconds in which all figures arrive: those of stages and of models are told once a second
 _TARGET_MS, _MIDDLE_MS, _SMALL_MS = 123.7, 22.5, 11.7
 # Method of the bench, its stages and the most tokens of a frame: of a round, or of each of several in flight.
 _ROWS = (
@@ -83,7 +84,9 @@ def main() -> None:
             settings = BenchSettings(str(source), given.tokens, num_speculative_tokens=width or 1, engine=engine)
             made = folder / str(number)
             made.mkdir()
-            with serving(made, *serve_arguments(contender, settings, None)) as server:
+            arguments = serve_arguments(contender, settings, None)
+            arguments[arguments.index("bench")] = "measured"  # as the model is asked for
+            with serving(made, *arguments) as server:
                 measured = _measure(server, given.tokens, given.prompts)
             each = 1000 * measured.seconds / (measured.tokens - given.prompts)
             plain.setdefault(stages, each)
@@ -106,11 +109,10 @@ def main() -> None:
 
 def _measure(server: Serving, tokens: int, prompts: int) -> Measured:
     answer_seconds(server, PROMPTS[-1], 8)
+    time.sleep(_SETTLED)
     before = _status(server)
     seconds = sum(answer_seconds(server, prompt, tokens) for prompt in PROMPTS[:prompts])
-    frames = before.stages[-1].tokens + (tokens - 1) * prompts
-    wait_until(lambda: _status(server).stages[-1].tokens >= frames, 60)  # figures travel with the next ping
-    time.sleep(1.5)  # and those of the models with their next report
+    time.sleep(_SETTLED)
     return Measured(seconds, tokens * prompts, before, _status(server))
 
 

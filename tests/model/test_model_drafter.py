@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import workers.prepare.tiny_model
+from speculation.decisions.drafts.steps import Step
 from speculation.decisions.drafts.tree import Node, Shoot
 from speculation.decisions.policy import pipelined
-from speculation.decisions.schedule import Step
 from speculation.drafters.base import PENDING, Answer, Draft, Maker, Start
 from speculation.drafters.load_model import load as load_model
 from speculation.drafters.model import ModelDrafter

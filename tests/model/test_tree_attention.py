@@ -105,3 +105,30 @@ def test_a_chain_is_the_same_bits_with_scratch_in_front_of_it(model_folder: Path
     for start, tokens in ((0, PROMPT), (17, [5]), (18, [6, 7, 8]), (20, [9])):
         hidden = shard.forward(0, start, tokens, None)
         assert torch.equal(shard.logits(hidden), plain.frame(start, tokens))
+
+
+def test_keys_and_values_of_eight_bits_branch_too(model_folders: dict[str, Path]) -> None:
+    layers = CONFIGS["llama"].num_hidden_layers
+    shard = Shard.load(
+        model_folders["llama"],
+        range(layers),
+        first=True,
+        last=True,
+        dtype=torch.float32,
+        device=CPU,
+        max_len=64,
+        sequences=1,
+        kv_dtype=torch.float8_e4m3fn,
+        scratch=SCRATCH,
+    )
+    shard.forward(0, 0, PROMPT, None)
+    chain = shard.logits(shard.forward(0, len(PROMPT), [5, 6], None))
+    paths: tuple[Slots, ...] = ((2,), (2, 7), (REAL,))
+    hidden = shard.forward(0, len(PROMPT), [5, 6, 9], None, None, Branches(len(PROMPT), paths))
+    rows = shard.row_logits(hidden)
+    assert float((rows[1] - chain).abs().max()) < 0.05 * float(chain.abs().max())
+    shard.move(0, [(2, len(PROMPT)), (7, len(PROMPT) + 1)])
+    behind = shard.logits(shard.forward(0, len(PROMPT) + 2, [8], None))
+    shard.forward(0, len(PROMPT), [5, 6], None)
+    again = shard.logits(shard.forward(0, len(PROMPT) + 2, [8], None))
+    assert float((behind - again).abs().max()) < 0.05 * float(again.abs().max())

@@ -107,7 +107,7 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
             "--tree-width and --num-speculative-tokens"
         )
     if config.tree_width > 1 and not row.branches:
-        others = names_of(lambda row: row.branches and row.reads == "text")
+        others = names_of(lambda row: row.has_opinion and row.branches)
         yield (
             f"--tree-width {config.tree_width}: --drafter {drafter.name} drafts behind one draft a position; use "
             f"{others}, or leave --tree-width out"

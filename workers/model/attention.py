@@ -76,7 +76,7 @@ class FrameContext:
         self.end = position + length
         self._scratch = scratch
         self._last = scratch + self.end
-        self._written: slice | Tensor = slice(scratch + position, self._last)
+        self._written = slice(scratch + position, self._last)
         self._masked = length > 1  # a lone token sees all that is read
         self._device = device
         self._positions: Tensor | None = None
@@ -138,9 +138,7 @@ class TreeContext(FrameContext):
         """`layers`, `device` and `scratch` are as in `FrameContext`."""
         super().__init__(layers, branches.base, branches.end - branches.base, None, device, scratch)
         self._branches = branches
-        self._masked = True
-        places = [self._rows(path)[-1] for path in branches.paths]
-        self._written = torch.tensor(places, device=device)
+        self._places = torch.tensor([self._rows(path)[-1] for path in branches.paths], device=device)
 
     @property
     def positions(self) -> Tensor:
@@ -150,9 +148,13 @@ class TreeContext(FrameContext):
             self._positions = torch.tensor([last], device=self._device)
         return self._positions
 
-    def first_row(self, window: int | None) -> int:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """See `FrameContext`."""
-        return 0
+        keys, values = self.layers[layer]
+        for held, computed in ((keys, key), (values, value)):
+            put(held, self._places, computed)
+        mask = self.mask(rules.window, query.shape[1] // key.shape[1], query)
+        return attend_over(query, keys[:, :, : self._last], values[:, :, : self._last], mask, rules)
 
     def _rows(self, path: Path) -> list[int]:
         """The rows of the buffers that hold the nodes of a path."""
@@ -194,6 +196,14 @@ def stored(computed: Tensor, dtype: torch.dtype) -> Tensor:
         return computed
     largest = torch.finfo(dtype).max
     return computed.clamp(-largest, largest)
+
+
+def put(held: Tensor, places: Tensor, computed: Tensor) -> None:
+    """Writes `computed` [1, kv_heads, T, width] to the rows of `held` with the indices `places` [T]."""
+    fitting = stored(computed, held.dtype).to(held.dtype)
+    if held.dtype.itemsize == 1:  # devices copy eight bits by index, but not by that name
+        held, fitting = held.view(torch.uint8), fitting.view(torch.uint8)
+    held.index_copy_(2, places, fitting)
 
 
 def _softmax_attention(rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, rules: Rules) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workers.decisions.key_buckets import key_bucket, key_buckets
-from workers.model.attention import Rules, attend_over, stored
+from workers.model.attention import Rules, attend_over, put
 from workers.model.kv_cache import KVSlice
 from workers.model.recorder import Recorder, Work
 from workers.model.shard import Shard
@@ -40,10 +40,7 @@ class StaticRows:
         """See `Rows`."""
         keys, values = (held[:, :, self._scratch :] for held in self._layers[layer])
         for held, computed in ((keys, key), (values, value)):
-            fitting = stored(computed, held.dtype).to(held.dtype)
-            if held.dtype.itemsize == 1:  # devices copy eight bits by index, but not by that name
-                held, fitting = held.view(torch.uint8), fitting.view(torch.uint8)
-            held.index_copy_(2, self._positions, fitting)
+            put(held, self._positions, computed)
         mask = self._mask(rules.window, query.shape[1] // key.shape[1], query)
         return attend_over(query, keys[:, :, : self._keys], values[:, :, : self._keys], mask, rules)
 

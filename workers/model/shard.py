@@ -245,7 +245,7 @@ class Shard:
         Raises `OutOfStep` where the frame does not fit the slot or the stage.
         """
         self.check(position, len(tokens), hidden, branches)
-        self.kv.begin(sequence, position, len(tokens))
+        self.kv.begin(sequence, position, len(tokens) if branches is None else branches.end - position)
         if self._states is None:
             return self._compute(sequence, position, tokens, hidden, None, taps, branches)
         if branches is not None:

@@ -116,10 +116,7 @@ class Compiled(msgspec.Struct, frozen=True, array_like=True, tag="compiled"):
 
 
 class Tap(msgspec.Struct, frozen=True, array_like=True, tag="tap"):
-    """Hidden states of one computed frame, for the draft module. Taps of one stage come in frame order.
-
-    The last stage's go with its samples.
-    """
+    """Hidden states of one computed frame, in frame order of a stage; the last stage's go with its samples."""
 
     stage: Natural
     sequence: Natural
@@ -127,6 +124,7 @@ class Tap(msgspec.Struct, frozen=True, array_like=True, tag="tap"):
     position: Natural  # of the frame's first token
     dtype: str  # a torch dtype's name
     data: bytes  # [tokens, anchors that this stage owns, hidden]
+    frame: Natural = 0  # its announcement number
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):

@@ -141,4 +141,5 @@ def _tap(stage: int, frame: Frame, states: list[Tensor]) -> Tap:
     """Packs the observed hidden states, each `[T, H]`, into one message."""
     packed = torch.stack(states, dim=1).cpu()
     data = packed.view(torch.uint8).numpy().tobytes()
-    return Tap(stage, frame.sequence, frame.epoch, frame.position, str(packed.dtype).removeprefix("torch."), data)
+    dtype = str(packed.dtype).removeprefix("torch.")
+    return Tap(stage, frame.sequence, frame.epoch, frame.position, dtype, data, frame.index)

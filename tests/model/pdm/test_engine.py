@@ -33,8 +33,11 @@ SLOTS = 2
 class RecordedPdm(PdmDrafter):
     """Remembers its drafts by the first position of the epoch and the number of tokens before the draft."""
 
-    def __init__(self, module: DraftModule, embedding: torch.Tensor, split: tuple[int, ...], width: int) -> None:
-        super().__init__(DraftRuntime(module, split, CAPACITY, width), embedding, module, CAPACITY)
+    def __init__(
+        self, module: DraftModule, embedding: torch.Tensor, split: tuple[int, ...], width: int, scratch: int
+    ) -> None:
+        runtime = DraftRuntime(module, split, CAPACITY, width, scratch)
+        super().__init__(runtime, embedding, module, CAPACITY, branches=scratch > 0)
         self.drafts: dict[tuple[int, tuple[int, ...]], Draft] = {}
 
     def draft(self, tokens: Sequence[int]) -> Answer:
@@ -68,9 +71,9 @@ def engine(split: tuple[int, ...], tiny_model: Path) -> Iterator[LocalEngine]:
 class Recorded:
     """Makes the drafters of all slots, and knows the one that has drafted most."""
 
-    def __init__(self, module: DraftModule, tiny_model: Path, split: tuple[int, ...], width: int) -> None:
+    def __init__(self, module: DraftModule, tiny_model: Path, split: tuple[int, ...], width: int, scratch: int) -> None:
         embedding = read_tensor(tiny_model, EMBEDDING).float()
-        self._made = [RecordedPdm(module, embedding, split, width) for _ in range(SLOTS)]
+        self._made = [RecordedPdm(module, embedding, split, width, scratch) for _ in range(SLOTS)]
 
     def __call__(self, slot: int) -> RecordedPdm:
         return self._made[slot]
@@ -80,8 +83,10 @@ class Recorded:
         return max(self._made, key=lambda drafter: len(drafter.drafts))
 
 
-def drafter(module: DraftModule, tiny_model: Path, split: tuple[int, ...], width: int = 1) -> Recorded:
-    return Recorded(module, tiny_model, split, width)
+def drafter(
+    module: DraftModule, tiny_model: Path, split: tuple[int, ...], width: int = 1, scratch: int = 0
+) -> Recorded:
+    return Recorded(module, tiny_model, split, width, scratch)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(seed=0, temperature=0), Sampling(seed=3, top_k=200, top_p=0.9)])
@@ -180,6 +185,38 @@ def test_frames_of_several_tokens_are_filled_and_their_drafts_do_not_depend_on_t
             fresh = DraftRuntime(module, split, CAPACITY, width)
             logits = fresh.draft(fresh.plan(origin, newest), used._taps.states[: newest + 1])
             assert draft.token == int(logits.argmax()), (origin, newest)
+            checked += 1
+    assert checked > NEW / 3
+
+
+@pytest.mark.parametrize(("breadth", "width"), [(2, 1), (4, 1), (3, 2)])
+def test_drafts_that_branch_are_those_of_a_pass_over_their_own_text(
+    module: DraftModule, tiny_model: Path, split: tuple[int, ...], breadth: int, width: int
+) -> None:
+    settings = {"max_model_len": CAPACITY, "prefill_chunk": 64, "max_num_seqs": SLOTS}
+    shape = {"tokens_per_frame": width, "tree_width": breadth}
+    with local_engine(tiny_model, split, ANCHORS[1:], **settings, **shape) as wide:
+        pdm = drafter(module, tiny_model, split, width, wide.config.scratch)
+        for sampling in (Sampling(seed=3, top_k=200, top_p=0.9), Sampling(seed=0, temperature=0)):
+            wide.drafting.use(NoDrafter())
+            plain = wide.client.generate(PROMPT, NEW, sampling)
+            wide.drafting.use(pdm)
+            for slot in range(SLOTS):
+                pdm(slot).drafts.clear()
+            result = wide.client.generate(PROMPT, NEW, sampling)
+            assert result.tokens == plain.tokens
+            assert result.counts is not None
+            assert result.counts.sent > result.counts.accepted + result.counts.rejected, "nothing has branched"
+        text = PROMPT + result.tokens
+        wide.client.status()  # a ping through all stages: every tap of the request has arrived
+    checked, used = 0, pdm.busiest
+    for (origin, tokens), draft in used.drafts.items():
+        newest = len(tokens) - 1
+        if list(tokens) == text[: len(tokens)] and newest < used._filled(len(split)):
+            fresh = DraftRuntime(module, split, CAPACITY, width)
+            logits = fresh.draft(fresh.plan(origin, newest), used._taps.states[: newest + 1])
+            assert draft.token == int(logits.argmax()), (origin, newest)
+            assert len(draft.chances) == len(draft.candidates)
             checked += 1
     assert checked > NEW / 3
 

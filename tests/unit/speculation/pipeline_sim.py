@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from speculation.decisions.drafts.steps import Step
 from speculation.decisions.drafts.tree import Node, Shoot
 from speculation.decisions.policy import FramePolicy, pipelined
-from speculation.decisions.schedule import Schedule, Step
+from speculation.decisions.schedule import Schedule
 from speculation.simulate.stages import Events, Stages
 from workers.decisions.state_entries import StateEntries
 from workers.decisions.windows import HeldWindow

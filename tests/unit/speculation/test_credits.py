@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.decisions.credits import Claim, Credits
-from speculation.decisions.schedule import Offer
+from speculation.decisions.drafts.steps import Offer
 
 OFFERS = [None, Offer("certain"), Offer("prompt"), Offer("draft", 1), Offer("draft", 3)]
 CLAIMS = st.builds(

@@ -130,7 +130,9 @@ def test_tokens_are_those_of_plain_decoding(
 ) -> None:
     stages, text = 3, plain(PROMPT, NEW)
     ends = Endpoints("ipc:///bus", "ipc:///results", ("ipc:///0",) * stages, ("ipc:///d",) * stages)
-    (write_model_folder(tmp_path) / "config.json").write_text('{"model_type": "llama", "vocab_size": 400}')
+    (write_model_folder(tmp_path) / "config.json").write_text(
+        '{"model_type": "llama", "vocab_size": 400, "num_hidden_layers": 4}'
+    )
     config = EngineConfig(
         str(tmp_path),
         (2, 1, 1),
