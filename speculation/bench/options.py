@@ -143,6 +143,8 @@ def read_checkpoints(given: Sequence[str]) -> dict[str, str]:
 def weights_digest(checkpoint: Path, flag: str) -> str:
     """SHA-256 of the weights of what `flag` gives, a folder or a file; raises `ConfigError` where there are none."""
     file = checkpoint / "model.safetensors" if checkpoint.is_dir() else checkpoint
+    if not file.exists() and (checkpoint / "pytorch_model.bin").exists():  # of some draft heads
+        file = checkpoint / "pytorch_model.bin"
     try:
         with file.open("rb") as weights:
             return hashlib.file_digest(weights, "sha256").hexdigest()

@@ -16,13 +16,12 @@ from transformers import LlamaConfig
 from speculation.heads.config import HeadConfig, check_features, default_features
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
-from workers.shared.model_files.draft_heads import HeadLayout, RecognisedHead
+from workers.shared.model_files.draft_heads import MASKS, HeadLayout, RecognisedHead
 
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _LIST = "eagle_aux_hidden_state_layer_ids"
-_MASKS = ("mask_token_id", "pard_token", "ptd_token_id")
 # Of heads alone; the rest of a configuration is that of a layer.
-_OWN = frozenset({*_FLAGS, _LIST, *_MASKS, "draft_vocab_size", "target_hidden_size", "eagle_config"})
+_OWN = frozenset({*_FLAGS, _LIST, *MASKS, "draft_vocab_size", "target_hidden_size", "eagle_config"})
 # What changes nothing here.
 _IDLE = frozenset({
     "embed_requires_grad",
@@ -178,7 +177,7 @@ def _features(given: Sequence[int] | None, count: int, layers: int, source: Path
 
 
 def _mask_token(flat: Mapping[str, Any], vocab_size: int, source: Path) -> int:
-    found = next((flat[name] for name in _MASKS if flat.get(name) is not None), None)
+    found = next((flat[name] for name in MASKS if flat.get(name) is not None), None)
     if not isinstance(found, int) or not 0 <= found < vocab_size:
         raise ConfigError(f"{source}: mask_token_id is {found}; a P-EAGLE head needs a token below {vocab_size}")
     return found

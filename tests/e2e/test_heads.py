@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.serving import serving
+from tests.e2e.serving import serving, wait_until
 from tests.model.heads.made import EAGLE3, random_head, write_safeailab, write_specforge
 
 pytestmark = pytest.mark.timeout(900)
@@ -13,27 +13,31 @@ pytestmark = pytest.mark.timeout(900)
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
 
 
-def served(folder: Path, *options: str) -> tuple[list[int], float, str]:
-    """Token ids of a sampled answer, drafts that were made, and what was said."""
+DRAFTED = "echelon:speculation_drafted_total"
+
+
+def served(folder: Path, *options: str, drafts: bool = True) -> tuple[list[int], str]:
+    """Token ids of a sampled answer, for which there are drafts or none, and what was said."""
     body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 40, "temperature": 0.8, "seed": 11, "ignore_eos": True}
     with serving(folder, "tiny", "--max-model-len", "512", "--always-draft", *options) as running:
         answer = httpx.post(f"{running.url}/v1/completions", json=body | {"return_token_ids": True}, timeout=300)
         answer.raise_for_status()
         ids: list[int] = answer.json()["choices"][0]["token_ids"]
-        return ids, running.metric("echelon:speculation_drafted_total"), running.log.read_text()
+        if drafts:  # figures travel with the next ping
+            wait_until(lambda: running.metric(DRAFTED) > 0, 60)
+        else:
+            assert running.metric(DRAFTED) == 0
+        return ids, running.log.read_text()
 
 
 def test_text_is_that_of_plain_decoding_in_rounds_and_streamed(tmp_path: Path) -> None:
     head = write_safeailab(random_head(EAGLE3), tmp_path / "head")
-    plain, none, _ = served(tmp_path, "--stages", "2", "--drafter", "none", "--draft-model", str(head))
-    assert none == 0
+    plain, _ = served(tmp_path, "--stages", "2", "--drafter", "none", "--draft-model", str(head), drafts=False)
     config = f'{{"method": "eagle3", "model": "{head}", "num_speculative_tokens": 3}}'
-    rounds, drafted, said = served(tmp_path, "--stages", "2", "--speculative-config", config)
+    rounds, said = served(tmp_path, "--stages", "2", "--speculative-config", config)
     assert rounds == plain
-    assert drafted > 0
     assert "its files do not say norm_before_residual" in said
     other = write_specforge(random_head(EAGLE3), tmp_path / "other")
-    streamed, drafted, said = served(tmp_path, "--stages", "3", "--draft-model", str(other))
+    streamed, said = served(tmp_path, "--stages", "3", "--draft-model", str(other))
     assert streamed == plain
-    assert drafted > 0
     assert "draft head on cpu" in said

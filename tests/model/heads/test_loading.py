@@ -70,6 +70,14 @@ def test_p_eagle_of_both_layouts(tiny_model: Path, tmp_path: Path) -> None:
         assert loaded.network.config.features == PEAGLE.features
 
 
+def test_p_eagle_of_the_class_of_eagle3_is_known_by_its_mask(tiny_model: Path, tmp_path: Path) -> None:
+    head = random_head(PEAGLE)
+    said = {"architectures": ["LlamaForCausalLMEagle3"], "mask_token_id": None, "ptd_token_id": MASK_TOKEN}
+    folder = write_specforge(head, tmp_path, **said)
+    assert recognise_head(folder) == ("peagle", "specforge")
+    assert same(load(folder, tiny_model, "peagle").network, head)
+
+
 def test_what_a_list_of_layers_means_is_open_in_one_layout_only(tiny_model: Path, tmp_path: Path) -> None:
     """SGLang means outputs, vLLM inputs, of the same files."""
     head = random_head(replace(EAGLE3, features=(3, 9, 14)))

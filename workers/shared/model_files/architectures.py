@@ -107,6 +107,9 @@ _ROPE_FIELDS = frozenset({
 # "dynamic" stretches only what is longer than the model's own context, and no slot is.
 _ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn")
 
+_SIZES = ("hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "vocab_size")
+_OPTIONAL_SIZES = ("head_dim", "num_key_value_heads")
+
 _RECURRENT = "it has recurrent layers of a kind that is not implemented yet"
 _MLA = "its kind of multi-head latent attention is not implemented yet"
 _PASSES_NOTHING_ON = "its layers in transformers do not tell their attention which frame is computed"
@@ -161,6 +164,7 @@ def check_supported(config: Mapping[str, Any]) -> None:
     if kind not in FAMILIES:
         reason = _ENCODER_DECODER if config.get("is_encoder_decoder") else REFUSED.get(kind, "it is not tested yet")
         raise ConfigError(f"model_type {kind!r} is not supported: {reason}. Supported are {supported}")
+    _check_sizes(config)
     finder(config)
     if config.get("use_bidirectional_attention"):
         raise ConfigError("config.json: use_bidirectional_attention: a token would need the ones that follow it")
@@ -178,6 +182,14 @@ def check_supported(config: Mapping[str, Any]) -> None:
     for name in ("rope_scaling", "rope_parameters"):
         for rope in _ropes(config.get(name)):
             _check_rope(name, rope, family)
+
+
+def _check_sizes(config: Mapping[str, Any]) -> None:
+    for name in (*_SIZES, *_OPTIONAL_SIZES):
+        value = config.get(name)
+        unset = value is None and (name in _OPTIONAL_SIZES or name not in config)
+        if not unset and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise ConfigError(f"config.json: {name} is {value!r}, not a whole number of at least 1")
 
 
 def _is_one(name: str, value: Any) -> bool:

@@ -19,6 +19,7 @@ HeadLayout = Literal["speculators", "specforge", "safeailab", "vllm"]
 
 _SAFE, _PICKLED = "model.safetensors", "pytorch_model.bin"
 _LAYER = re.compile(r"(midlayer|layers\.\d+)\.")
+MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # the token of a head that drafts several in one pass
 _CLASSES: Mapping[str, tuple[HeadKind, HeadLayout]] = {
     "LlamaForCausalLMEagle3": ("eagle3", "specforge"),
     "Eagle3LlamaForCausalLM": ("eagle3", "vllm"),
@@ -75,6 +76,8 @@ def recognise(said: Mapping[str, Any], source: str) -> RecognisedHead | None:
             raise ConfigError(f"{source}: a draft head of class {name}: {_REFUSED[name]}")
     if found is None and classes == ["LlamaForCausalLM"] and said.get("draft_vocab_size"):
         found = RecognisedHead("eagle3", "safeailab")
+    if found is not None and any(said.get(name) is not None for name in MASKS):
+        found = found._replace(kind="peagle")  # some P-EAGLE heads have the class of EAGLE-3
     eagle = said.get("eagle_config")
     if found is not None and isinstance(eagle, Mapping) and eagle.get("use_aux_hidden_state") is False:
         raise ConfigError(
