@@ -127,7 +127,14 @@ def test_emulated_rehearsals_are_marked(prompts: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (row,) = results(tmp_path)["rows"]
     assert row["rehearsal"]
-    assert row["emulated"] == {"stage_ms": 4, "head_ms": 1, "draft_ms": 2, "row_cost": [], "link_ms": 1}
+    assert row["emulated"] == {
+        "stage_ms": 4,
+        "head_ms": 1,
+        "draft_ms": 2,
+        "cascade_ms": [],
+        "row_cost": [],
+        "link_ms": 1,
+    }
     assert row["draft_ms"] >= 2
     assert row["acceptance"] == 1
     assert row["tokens_per_cycle"] == pytest.approx(39 / 41)  # the first token fills the pipeline

@@ -132,7 +132,7 @@ LAYER_REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "window": ({"sliding_window": 512}, "sliding_window is 512"),
     "window of some": ({"layer_types": ["sliding_attention"]}, "see everything"),
     "quantised": ({"quantization_config": {"quant_method": "gptq"}}, "quantised heads are not read"),
-    "heads": ({"num_attention_heads": None}, "does not say num_attention_heads"),
+    "heads": ({"num_attention_heads": None}, "num_attention_heads is None, not a whole number"),
 }
 
 

@@ -1,6 +1,7 @@
 """Links between hosts, proved on loopback: what gets through, and why something does not."""
 
 import socket
+import threading
 
 import pytest
 
@@ -42,6 +43,15 @@ def test_addresses_are_free_again_once_a_proof_is_over() -> None:
         Listening(ends, [ends.results]).close()
 
 
+def test_an_address_that_is_taken_for_a_moment_is_waited_for() -> None:
+    ends = endpoints()
+    before = Listening(ends, [ends.results])
+    leaving = threading.Timer(MOMENT, before.close)
+    leaving.start()
+    Listening(ends, [ends.results], PATIENT).close()
+    leaving.join()
+
+
 def test_nobody_there_is_told_from_somebody_else_there() -> None:
     ends = endpoints()
     (nobody,) = prove(ends, [("a link", ends.results)], MOMENT)
@@ -65,5 +75,5 @@ def test_an_address_in_use_is_named() -> None:
     ends = endpoints()
     listening = Listening(ends, [ends.results])
     with pytest.raises(ConfigError, match=ends.results):
-        Listening(ends, [ends.results])
+        Listening(ends, [ends.results], MOMENT)
     listening.close()

@@ -24,27 +24,35 @@ _SECONDS = 5.0  # for a link to be there
 _ROUND_TRIPS = 10
 _BULK = bytes(4 << 20)
 _LOOK_MS = 100
+_FREE_AGAIN = 15.0  # seconds; what has an address may be an engine that is leaving, or a passing connection
+_RETRY_SECONDS = 0.1
 
 
 class Listening:
     """Answers at `addresses` until closed."""
 
-    def __init__(self, endpoints: Endpoints, addresses: Sequence[str]) -> None:
-        """Raises `ConfigError` naming an address at which this host cannot listen."""
+    def __init__(self, endpoints: Endpoints, addresses: Sequence[str], patience: float = _FREE_AGAIN) -> None:
+        """Raises `ConfigError` naming an address at which this host cannot listen, also not in `patience` seconds."""
         self._context = GroupContext(endpoints.token)
         self._sockets: list[zmq.Socket[Any]] = []
         self._closing = threading.Event()
+        deadline = time.monotonic() + patience
         for address in addresses:
+            self._sockets.append(self._listen(endpoints, address, deadline))
+        self._thread = threading.Thread(target=self._answer, name="links", daemon=True)
+        self._thread.start()
+
+    def _listen(self, endpoints: Endpoints, address: str, deadline: float) -> "zmq.Socket[Any]":
+        while True:
             try:
-                opened = open_socket(
+                return open_socket(
                     self._context, zmq.REP, address, bind=True, listen=endpoints.listen, token=endpoints.token
                 )
             except zmq.ZMQError as error:
-                self._end()
-                raise ConfigError(f"cannot listen at {address}: {error.strerror}") from error
-            self._sockets.append(opened)
-        self._thread = threading.Thread(target=self._answer, name="links", daemon=True)
-        self._thread.start()
+                if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
+                    self._end()
+                    raise ConfigError(f"cannot listen at {address}: {error.strerror}") from error
+            self._closing.wait(_RETRY_SECONDS)
 
     def close(self) -> None:
         """Returns once the addresses are free again."""
