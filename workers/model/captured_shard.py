@@ -82,9 +82,9 @@ class CapturedShard:
         shard: Shard,
         recorder: Recorder,
         lengths: Collection[int],
-        told: Callable[[int, int], None] | None = None,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
-        """Records frames of each of `lengths` tokens, with progress on stderr; `told(done, total)` comes after each.
+        """Records frames of each of `lengths` tokens, with progress on stderr; `alive` is called after each.
 
         Raises `RuntimeError` where that cannot be.
         """
@@ -98,13 +98,13 @@ class CapturedShard:
             for slot in range(shard.kv.sequences)
             for keys in key_buckets(shard.kv.max_len)
         ]
-        with Progress(f"recording {len(wanted)} frames on {shard.device}") as progress, torch.inference_mode():
+        label = f"recording what short frames do on {shard.device}"
+        with Progress(label, shown="{:.3g} frames".format) as progress, torch.inference_mode():
             self._frames: dict[tuple[int, int, int], Work] = {}
             for done, which in enumerate(wanted, 1):
                 self._frames[which] = recorder.record(self._frame(*which))
                 progress.update(done, len(wanted))
-                if told is not None:
-                    told(done, len(wanted))
+                alive()
             self._heads = {length: recorder.record(self._head(length)) for length in lengths if shard.has_head}
 
     def observe(self, anchors: Sequence[int]) -> None:

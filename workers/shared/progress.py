@@ -20,14 +20,28 @@ class Loading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
     total: int
 
 
+def shown_bytes(count: float) -> str:
+    """A number of bytes for people."""
+    for unit, name in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:.0f} bytes"
+
+
 class Progress:
-    """A labelled task of so many bytes.
+    """A labelled task of so many bytes, or of what `shown` makes of a number.
 
     Silent in its first second, then a line every two seconds; the end is told with its duration.
     """
 
-    def __init__(self, label: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        label: str,
+        clock: Callable[[], float] = time.monotonic,
+        shown: Callable[[float], str] = shown_bytes,
+    ) -> None:
         self._label = label
+        self._shown = shown
         self._clock = clock
         self._started = clock()
         self._told = self._started - 1.0
@@ -37,18 +51,18 @@ class Progress:
         return self
 
     def update(self, done: int, total: int) -> None:
-        """`done` of `total` bytes are behind us."""
+        """`done` of `total` are behind us."""
         self._done, now = done, self._clock()
         if now - self._told >= 2.0 and done < total:
             self._told = now
             rate = done / (now - self._started)
-            tell(f"{self._label}: {100 * done // total} % of {shown_bytes(total)}, {shown_bytes(rate)}/s")
+            tell(f"{self._label}: {100 * done // total} % of {self._shown(total)}, {self._shown(rate)}/s")
 
     def finish(self) -> None:
         """All is done."""
         seconds = self._clock() - self._started
         if seconds >= 1.0:
-            what = f", {shown_bytes(self._done)} at {shown_bytes(self._done / seconds)}/s" if self._done else ""
+            what = f", {self._shown(self._done)} at {self._shown(self._done / seconds)}/s" if self._done else ""
             tell(f"{self._label}: done in {seconds:.1f} s{what}")
 
     def __exit__(
@@ -56,11 +70,3 @@ class Progress:
     ) -> None:
         if kind is None:
             self.finish()
-
-
-def shown_bytes(count: float) -> str:
-    """A number of bytes for people."""
-    for unit, name in _UNITS:
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count:.0f} bytes"

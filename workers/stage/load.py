@@ -39,7 +39,8 @@ def load_layers(config: EngineConfig, index: int, channel: Channel, recorder: Re
     if recorder is None or shard.recurrent:
         return shard
     try:
-        return CapturedShard(shard, recorder, config.recorded_widths, sign.give)
+        held = shard.weight_bytes  # all of them are loaded by now
+        return CapturedShard(shard, recorder, config.recorded_widths, lambda: sign.give(held, held))
     except RuntimeError as error:
         # Experts, for one, ask the device which of them have tokens. The text is the same kind of right without.
         tell(f"stage {index}: frames cannot be recorded on {shard.device}, as with --enforce-eager: {error}")
@@ -55,7 +56,7 @@ class _SignOfLife:
         self._due = Reminder(_SIGN_OF_LIFE, time.monotonic(), longest=_SIGN_OF_LIFE)
 
     def give(self, done: int, total: int) -> None:
-        """`done` of `total` units are behind us."""
+        """`done` of `total` bytes are loaded."""
         if self._due.due(time.monotonic()):
             self._channel.report(Loading(self._index, done, total))
 

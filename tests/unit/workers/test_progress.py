@@ -36,6 +36,17 @@ def test_a_short_task_and_one_that_fails_say_nothing(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "of no known size: done in 2.0 s\n"
 
 
+def test_what_is_counted_need_not_be_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    with Progress("recording", clock=lambda: now, shown="{:g} frames".format) as progress:
+        now = 2.0
+        progress.update(4, 24)
+    assert capsys.readouterr().err.splitlines() == [
+        "recording: 16 % of 24 frames, 2 frames/s",
+        "recording: done in 2.0 s, 4 frames at 2 frames/s",
+    ]
+
+
 def test_bytes_are_shown_in_units_that_people_read() -> None:
     counts = (0, 1023, 1 << 10, 93.5 * (1 << 20), 3.25 * (1 << 30), 700 << 30)
     assert [shown_bytes(count) for count in counts] == [
