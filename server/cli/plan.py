@@ -25,7 +25,6 @@ _TCP = "tcp://"
 def plan(options: PlanOptions) -> int:
     """Writes the configuration of processes that are started one by one, or prints the engine's half of it."""
     check_server(options.api)
-    options = msgspec.structs.replace(options, engine=settle_speculation(options.engine))
     model, config = _over_network(options)
     if options.out is None:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(config)).decode() + "\n")
@@ -60,7 +59,6 @@ def check_config_file(options: CheckOptions) -> int:
     elif {"hosts", "base_port", "base-port"} & set(content):
         planned = read(PLAN, ["--config", str(path)], {})
         check_server(planned.api)
-        planned = msgspec.structs.replace(planned, engine=settle_speculation(planned.engine))
         _, config = _over_network(planned)
     else:
         served = read(SERVE, ["--config", str(path)], {})
@@ -76,6 +74,7 @@ def check_config_file(options: CheckOptions) -> int:
 
 
 def _over_network(options: PlanOptions) -> tuple[ModelSize, EngineConfig]:
+    options = msgspec.structs.replace(options, engine=settle_speculation(options.engine))
     model = read_model(options)
     stages = len(options.engine.split) or options.engine.stages or max(len(options.hosts) - 1, 0) or DEFAULT_STAGES
     engine = with_prepared_draft_model(options.engine)

@@ -14,9 +14,10 @@ from speculation.pdm.checkpoint import load_module
 from speculation.pdm.quantized import quantize
 from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import read_embedding, read_target_config
+from workers.model.shard import available_bytes
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
-from workers.shared.memory import Need, available_host_bytes, check_fits, module_bytes
+from workers.shared.memory import Need, check_fits, module_bytes
 from workers.shared.progress import Progress
 from workers.shared.time_slices import available_cores
 
@@ -42,8 +43,7 @@ def load(engine: EngineConfig, vocab_size: int, rows: RowRule = RowRule.IN_FLIGH
     device = torch.device(config.device)
     dtype = _cpu_dtype() if device.type == "cpu" else getattr(torch, engine.dtype)
     need = Need("draft module", config.device, *module_bytes(path, engine), engine.max_num_seqs)
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_host_bytes()
-    check_fits([need], engine.max_model_len, free)
+    check_fits([need], engine.max_model_len, available_bytes(device))
     torch.set_num_threads(config.threads)
     with Progress(f"draft module {path.name}: loading on {device}"):
         read = read_authors if path.suffix == ".pt" else load_module

@@ -76,9 +76,7 @@ class MtpHead(FeatureHead):
 
     def logits(self, outputs: Tensor) -> Tensor:
         """See `FeatureHead`."""
-        scores: Tensor = self.lm_head(outputs).float() * self._scales.logits
-        cap = self._scales.softcap
-        return scores if cap is None else torch.tanh(scores / cap) * cap
+        return self._scales.scaled(self.lm_head(outputs).float())
 
     def fed_back(self, outputs: Tensor) -> Tensor:
         """See `FeatureHead`."""

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from speculation.heads.readings import SeenText
 from workers.model.shard import Shard
-from workers.shared.errors import ConfigError
 from workers.shared.model_files.tensor_sizes import layer_bytes
+from workers.shared.model_files.vocabulary import read_tokenizer
 
 _GROUP_BYTES = 1 << 30  # of weights in a file, at a time
 _LONGEST = 160  # tokens of a passage
@@ -78,9 +77,5 @@ def groups(sizes: Sequence[int], most: int) -> Iterator[range]:
 
 
 def _tokens(target: Path) -> list[list[int]]:
-    path = target / "tokenizer.json"
-    try:
-        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises bare `Exception` for whatever is wrong with the file
-        raise ConfigError(f"{path}: {error}") from error
+    tokenizer = read_tokenizer(target)
     return [tokenizer.encode(text).ids[:_LONGEST] for text in TEXTS]

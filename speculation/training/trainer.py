@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from speculation.training.examples.batches import batches
@@ -16,6 +17,8 @@ from speculation.training.parallel import World
 from speculation.training.run_folder import RunFolder, TrainingState
 from speculation.training.settings import TrainingSettings, rate_factor
 from workers.shared.errors import ConfigError
+
+_HEAD = "lm_head."
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Trainer:
         held_out = [index for index, example in enumerate(examples) if example.held_out]
         stride = max(1, len(held_out) // cadence.validation_examples)
         self._held_out = held_out[::stride][: cadence.validation_examples]
-        self._optimizer = _optimizer(settings, learner)
+        self._optimizer = _optimizer(settings, learner.network)
         self.step = 0
 
     def resume(self, checkpoint: TrainingState) -> None:
@@ -132,8 +135,10 @@ class Trainer:
             self._folder.save(self._learner, self._optimizer, self.step)
 
 
-def _optimizer(settings: TrainingSettings, learner: Learner) -> torch.optim.Optimizer:
-    groups = [
-        {"params": group.parameters, "lr": 0.0, "peak": group.peak} for group in learner.groups() if group.parameters
-    ]
+def _optimizer(settings: TrainingSettings, network: nn.Module) -> torch.optim.Optimizer:
+    trained = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+    head = [parameter for name, parameter in trained if name.startswith(_HEAD)]
+    others = [parameter for name, parameter in trained if not name.startswith(_HEAD)]
+    rated = ((others, settings.learning_rate), (head, settings.head_learning_rate))
+    groups = [{"params": parameters, "lr": 0.0, "peak": peak} for parameters, peak in rated if parameters]
     return torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)

@@ -4,6 +4,7 @@ The layers get no cache object. The rows that are computed travel to this functi
 instead: a `FrameContext`, which says where a frame's keys and values belong, or what a draft module is trained on.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -54,7 +55,40 @@ class Rows(Protocol):
         ...
 
 
-class FrameContext:
+class MaskedRows(ABC):
+    """Rows whose masks are made once for all alike layers."""
+
+    def __init__(self) -> None:
+        self._masks: dict[tuple[int | None, int], Tensor] = {}
+
+    def mask(self, window: int | None, repeats: int, like: Tensor) -> Tensor:
+        """What to add to the scores: [repeats * T, rows that are read], 0 or -inf, of the dtype and device of `like`.
+
+        The T rows are repeated for each query head that shares a key head.
+        """
+        mask = self._masks.get((window, repeats))
+        if mask is None:
+            hidden = self._hidden(window, like.device)
+            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+            mask = mask.masked_fill(hidden, -torch.inf).repeat(repeats, 1)
+            self._masks[window, repeats] = mask
+        return mask
+
+    @abstractmethod
+    def _hidden(self, window: int | None, device: torch.device) -> Tensor:
+        """What each row does not see of what is read: bool [T, rows that are read]."""
+
+
+def unseen(rows: Tensor, keys: Tensor, window: int | None) -> Tensor:
+    """Whether tokens at the positions `rows` [T] do not see those at `keys` [n]: bool [T, n]."""
+    row, key = rows[:, None], keys[None, :]
+    hidden = key > row
+    if window is not None:
+        hidden |= key <= row - window
+    return hidden
+
+
+class FrameContext(MaskedRows):
     """Where one frame of T tokens stands: its slot's buffers, its first position, and the masks it needs."""
 
     def __init__(
@@ -70,6 +104,7 @@ class FrameContext:
 
         In the buffers, `scratch` rows precede that of position 0.
         """
+        super().__init__()
         self.layers = layers
         self.states = states
         self.position = position
@@ -80,7 +115,6 @@ class FrameContext:
         self._masked = length > 1  # a lone token sees all that is read
         self._device = device
         self._positions: Tensor | None = None
-        self._masks: dict[tuple[int | None, int], Tensor] = {}
 
     @property
     def positions(self) -> Tensor:
@@ -93,27 +127,11 @@ class FrameContext:
         """The first row of the buffers that is read; a window counts the token itself."""
         return self._scratch + (0 if window is None else max(0, self.position - window + 1))
 
-    def mask(self, window: int | None, repeats: int, like: Tensor) -> Tensor:
-        """What to add to the scores: [repeats * T, rows that are read], 0 or -inf, of the dtype and device of `like`.
-
-        The T rows are repeated for each query head that shares a key head. Made once a frame for all alike layers.
-        """
-        mask = self._masks.get((window, repeats))
-        if mask is None:
-            hidden = self._hidden(window, like.device)
-            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-            mask = mask.masked_fill(hidden, -torch.inf).repeat(repeats, 1)
-            self._masks[window, repeats] = mask
-        return mask
-
     def _hidden(self, window: int | None, device: torch.device) -> Tensor:
-        """What each row does not see of what is read: bool [T, rows that are read]."""
-        query = torch.arange(self.position, self.end, device=device)[:, None]
-        key = torch.arange(self.first_row(window) - self._scratch, self.end, device=device)[None, :]
-        hidden = key > query
-        if window is not None:
-            hidden |= key <= query - window
-        return hidden
+        """See `MaskedRows`."""
+        rows = torch.arange(self.position, self.end, device=device)
+        keys = torch.arange(self.first_row(window) - self._scratch, self.end, device=device)
+        return unseen(rows, keys, window)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """Writes the frame's keys and values, and attends to what each of its rows sees."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workers.decisions.key_buckets import key_bucket, key_buckets
-from workers.model.attention import Rules, attend_over, put
+from workers.model.attention import MaskedRows, Rules, attend_over, put, unseen
 from workers.model.kv_cache import KVSlice
 from workers.model.recorder import Recorder, Work
 from workers.model.shard import Shard
@@ -18,18 +18,18 @@ from workers.shared.frames import Branches, Move
 from workers.shared.progress import Progress
 
 
-class StaticRows:
+class StaticRows(MaskedRows):
     """The rows of a recorded frame: `Rows` whose positions are known to the device only."""
 
     states = None  # layers that keep some are not recorded
 
     def __init__(self, kv: KVSlice, slot: int, positions: Tensor, keys: int) -> None:
         """`positions` is int64 [T]; the rows look at the first `keys` positions of a slot."""
+        super().__init__()
         self._layers = kv.layers(slot)
         self._scratch = kv.scratch
         self._positions = positions
         self._keys = keys
-        self._masks: dict[tuple[int | None, int], Tensor] = {}
 
     @property
     def positions(self) -> Tensor:
@@ -41,21 +41,12 @@ class StaticRows:
         keys, values = (held[:, :, self._scratch :] for held in self._layers[layer])
         for held, computed in ((keys, key), (values, value)):
             put(held, self._positions, computed)
-        mask = self._mask(rules.window, query.shape[1] // key.shape[1], query)
+        mask = self.mask(rules.window, query.shape[1] // key.shape[1], query)
         return attend_over(query, keys[:, :, : self._keys], values[:, :, : self._keys], mask, rules)
 
-    def _mask(self, window: int | None, repeats: int, like: Tensor) -> Tensor:
-        """[repeats * T, keys], 0 or -inf; as `FrameContext.mask`, but of all keys."""
-        mask = self._masks.get((window, repeats))
-        if mask is None:
-            row, key = self._positions[:, None], torch.arange(self._keys, device=like.device)[None, :]
-            hidden = key > row
-            if window is not None:
-                hidden |= key <= row - window
-            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-            mask = mask.masked_fill(hidden, -torch.inf).repeat(repeats, 1)
-            self._masks[window, repeats] = mask
-        return mask
+    def _hidden(self, window: int | None, device: torch.device) -> Tensor:
+        """See `MaskedRows`: of all keys, however short a window is."""
+        return unseen(self._positions, torch.arange(self._keys, device=device), window)
 
 
 class _Tensors:

@@ -44,6 +44,12 @@ class Scales(NamedTuple):
             logits /= config[family.logits_divisor]
         return cls(embeddings, logits, config.get("final_logit_softcapping"))
 
+    def scaled(self, logits: Tensor) -> Tensor:
+        """What the model makes of the scores of its head."""
+        if self.logits != 1.0:
+            logits = logits * self.logits
+        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+
 
 class Shard:
     """Computes frames through its layers; holds their weights and their keys and values, and nothing else.
@@ -326,12 +332,7 @@ class Shard:
         """float32 logits [T, vocabulary] of all rows of `hidden` [T, hidden_size]; last stage only."""
         if self._norm is None or self._head is None:
             raise OutOfStep("only the last stage has a final norm and an LM head")
-        logits: Tensor = self._head(self._norm(hidden)).float()
-        if self._scales.logits != 1.0:
-            logits = logits * self._scales.logits
-        if self._scales.softcap is not None:
-            logits = torch.tanh(logits / self._scales.softcap) * self._scales.softcap
-        return logits
+        return self._scales.scaled(self._head(self._norm(hidden)).float())
 
     def _to_device(self, tokens: Sequence[int]) -> Tensor:
         """Token ids [1, T]; from pinned memory, so that the host does not wait for a GPU's copy."""

@@ -65,22 +65,21 @@ def needs_of(config: EngineConfig) -> list[Need]:
     if row.reads_verified:
         needs.append(head_need(config))
     elif drafter.draft_model is not None:
-        folder = Path(drafter.draft_model)
-        layers = int(read_json(folder / "config.json")["num_hidden_layers"])
-        held = read_inventory(folder)
-        weights, kv = model_bytes(folder, held, range(layers), config, drafter.device, first=True, last=True)
-        host, scratch = host_of(endpoints.bus), config.scratch
-        needs.append(Need("draft model", drafter.device, weights, kv, config.max_num_seqs, 0, host, scratch))
+        needs.append(_whole_need("draft model", Path(drafter.draft_model), config, drafter.device, config.scratch))
     for number, model in enumerate(drafter.cascade):
-        folder, device = Path(model), drafter.cascade_device(number)
-        layers = int(read_json(folder / "config.json")["num_hidden_layers"])
-        weights, kv = model_bytes(folder, read_inventory(folder), range(layers), config, device, first=True, last=True)
-        who = f"cascade model {number}"
-        needs.append(Need(who, device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
+        device = drafter.cascade_device(number)
+        needs.append(_whole_need(f"cascade model {number}", Path(model), config, device))
     if drafter.module is not None:
         weights, kv = module_bytes(Path(drafter.module), config)
         needs.append(Need("draft module", drafter.device, weights, kv, config.max_num_seqs, 0, host_of(endpoints.bus)))
     return needs
+
+
+def _whole_need(who: str, folder: Path, config: EngineConfig, device: str, scratch: int = 0) -> Need:
+    """What a small model needs, of which one process holds all layers."""
+    layers, held = int(read_json(folder / "config.json")["num_hidden_layers"]), read_inventory(folder)
+    weights, kv = model_bytes(folder, held, range(layers), config, device, first=True, last=True)
+    return Need(who, device, weights, kv, config.max_num_seqs, 0, host_of(config.endpoints.bus), scratch)
 
 
 def head_need(config: EngineConfig) -> Need:
@@ -135,33 +134,32 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
 
 def stage_needs(config: EngineConfig) -> list[Need]:
     """What each stage needs; raises `ConfigError` where its layers cannot do what is asked of them."""
-    held = read_inventory(Path(config.model), config.rounding)
-    return [_stage_need(config, stage, held) for stage in range(config.stages)]
-
-
-def _stage_need(config: EngineConfig, stage: int, held: Inventory) -> Need:
-    last = stage == config.stages - 1
-    folder, layers, device = Path(config.model), config.layers(stage), config.device(stage)
-    weights, _ = model_bytes(folder, held, layers, config, device, first=stage == 0, last=last)
-    item = _ITEM_BYTES[config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype]
-    said, rule = read_json(folder / "config.json"), window_rule(config)
+    folder = Path(config.model)
+    held, said, rule = read_inventory(folder, config.rounding), read_json(folder / "config.json"), window_rule(config)
     if config.tree_width > 1 and has_states(said):
         raise ConfigError(
             f"--tree-width {config.tree_width}: this model has layers that remember one text, and not the branches of "
             f"several; leave it out"
         )
-    return Need(
-        f"stage {stage}",
-        device,
-        weights,
-        kv_bytes_per_position(said, layers, 1, item),
-        config.max_num_seqs,
-        config.max_total_tokens,
-        host_of(config.endpoints.data[stage]),
-        config.scratch,
-        0 if rule is None else window_bytes_per_position(said, layers, item),
-        0 if rule is None else rule.most,
-    )
+    item = _ITEM_BYTES[config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype]
+
+    def need(stage: int) -> Need:
+        layers, device, last = config.layers(stage), config.device(stage), stage == config.stages - 1
+        weights, _ = model_bytes(folder, held, layers, config, device, first=stage == 0, last=last)
+        return Need(
+            f"stage {stage}",
+            device,
+            weights,
+            kv_bytes_per_position(said, layers, 1, item),
+            config.max_num_seqs,
+            config.max_total_tokens,
+            host_of(config.endpoints.data[stage]),
+            config.scratch,
+            0 if rule is None else window_bytes_per_position(said, layers, item),
+            0 if rule is None else rule.most,
+        )
+
+    return [need(stage) for stage in range(config.stages)]
 
 
 def neighbours(config: EngineConfig, stage: int) -> list[Need]:

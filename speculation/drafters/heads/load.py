@@ -14,9 +14,10 @@ from speculation.heads.network import EagleHead, FeatureHead
 from speculation.heads.runtime import HeadRuntime
 from speculation.heads.settle import settled
 from speculation.taps import TapBuffer
+from workers.model.shard import available_bytes
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
-from workers.shared.memory import available_host_bytes, check_fits, head_need
+from workers.shared.memory import check_fits, head_need
 from workers.shared.model_files.draft_heads import HeadKind
 from workers.shared.progress import Progress
 
@@ -89,6 +90,5 @@ def _place(head: FeatureHead, engine: EngineConfig) -> None:
 
 
 def _check_memory(engine: EngineConfig) -> None:
-    device = torch.device(engine.drafter.device)
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_host_bytes()
+    free = available_bytes(torch.device(engine.drafter.device))
     check_fits([head_need(engine)], engine.max_model_len, free)

@@ -3,19 +3,12 @@
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from torch import nn
 
 from speculation.training.loss import Score
 from speculation.training.teacher import Teacher
-
-
-class RateGroup(NamedTuple):
-    """Parameters with one learning rate."""
-
-    parameters: list[nn.Parameter]
-    peak: float
 
 
 class Learner(Protocol):
@@ -26,14 +19,14 @@ class Learner(Protocol):
 
     @property
     def network(self) -> nn.Module:
-        """Float32. Its state dict is kept with the run; parameters that need a gradient are trained."""
+        """Float32. Its state dict is kept with the run; parameters that need a gradient are trained.
+
+        Those of its `lm_head` have a learning rate of their own.
+        """
 
     @property
     def states(self) -> tuple[int, ...]:
         """The target's hidden states that it needs, by index, in the order in which the teacher is to give them."""
-
-    def groups(self) -> list[RateGroup]:
-        """The parameters that are trained."""
 
     def begin(self, teacher: Teacher, *, fresh: bool) -> None:
         """Learns from `teacher` from now on; `fresh`: weights that depend on it are to be made first."""

@@ -14,7 +14,6 @@ from speculation.heads.config import HeadConfig, check_features, default_feature
 from speculation.heads.network import EagleHead
 from speculation.pdm.target import read_final_norm, read_head, read_target_config, read_tensor
 from speculation.training.examples.data import Example
-from speculation.training.kinds.base import RateGroup
 from speculation.training.kinds.initial import Ridge
 from speculation.training.kinds.module import draft_vocabulary
 from speculation.training.kinds.unrolled import Unrolled
@@ -100,13 +99,6 @@ class HeadLearner:
         """The embedding, the head's hidden states, and what `fc` is fitted to."""
         fits = self._settings.init_projections == "fit" and self._wanted not in self.network.anchors
         return (0, *self.network.anchors, self._wanted) if fits else (0, *self.network.anchors)
-
-    def groups(self) -> list[RateGroup]:
-        """The LM head has a learning rate of its own."""
-        trained = [(name, each) for name, each in self.network.named_parameters() if each.requires_grad]
-        head = [each for name, each in trained if name.startswith("lm_head.")]
-        others = [each for name, each in trained if not name.startswith("lm_head.")]
-        return [RateGroup(others, self._settings.learning_rate), RateGroup(head, self._settings.head_learning_rate)]
 
     def begin(self, teacher: Teacher, *, fresh: bool) -> None:
         """See `Learner`: `fc` starts as the best linear guess of what the target's last layer reads."""

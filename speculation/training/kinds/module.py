@@ -17,7 +17,6 @@ from speculation.pdm.vocabulary import most_frequent
 from speculation.training.examples.data import Example, answer_counts
 from speculation.training.examples.draws import SplitDraw, draw_chains
 from speculation.training.examples.layout import PackedRows
-from speculation.training.kinds.base import RateGroup
 from speculation.training.kinds.initial import fit_projections, initialise, wanted_state
 from speculation.training.kinds.validation import validate
 from speculation.training.loss import DraftLoss, Score
@@ -96,16 +95,6 @@ class ModuleLearner:
         anchors = self._settings.anchors
         fits = self._settings.init_projections == "fit" and self._wanted not in anchors
         return (*anchors, self._wanted) if fits else anchors
-
-    def groups(self) -> list[RateGroup]:
-        """The head has a learning rate of its own."""
-        head = [parameter for parameter in self.network.lm_head.parameters() if parameter.requires_grad]
-        others = [
-            parameter
-            for name, parameter in self.network.named_parameters()
-            if parameter.requires_grad and not name.startswith("lm_head.")
-        ]
-        return [RateGroup(others, self._settings.learning_rate), RateGroup(head, self._settings.head_learning_rate)]
 
     def begin(self, teacher: Teacher, *, fresh: bool) -> None:
         """See `Learner`."""

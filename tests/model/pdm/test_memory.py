@@ -56,7 +56,9 @@ def test_a_module_that_does_not_fit_is_refused_before_it_is_loaded(
     save_module(DraftModule(config, target_config, torch.ones(HIDDEN)), tmp_path)
     weights, per_position = module_bytes(tmp_path, engine(tmp_path, target_folder))
     monkeypatch.setattr(
-        speculation.drafters.load_pdm, "available_host_bytes", lambda: int((weights + 60 * 3 * per_position) / 0.95) + 1
+        speculation.drafters.load_pdm,
+        "available_bytes",
+        lambda device: int((weights + 60 * 3 * per_position) / 0.95) + 1,
     )
     monkeypatch.setattr(speculation.drafters.load_pdm, "load_module", pytest.fail)
     with pytest.raises(ConfigError, match=r"draft module on cpu .* --max-model-len 60 or less"):

@@ -32,8 +32,13 @@ def _same_bytes(one: Path, other: Path) -> bool:
 
 def _tokens(folder: Path) -> dict[str, int]:
     """Every token's id; what else a tokenizer.json says (merges, padding, templates) concerns the server alone."""
+    return read_tokenizer(folder).get_vocab()
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a prepared model folder; raises `ConfigError` where it cannot be read."""
     path = folder / _TOKENIZER
     try:
-        return Tokenizer.from_str(path.read_text(encoding="utf-8")).get_vocab()
+        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises bare `Exception` for whatever is wrong with the file
         raise ConfigError(f"{path}: {error}") from error
