@@ -33,14 +33,7 @@ class WholeModel(Protocol):
     def copy(self, source: int, target: int, positions: int) -> None:
         """The first `positions` of slot `target` are from now on those of slot `source`."""
 
-    def forward(
-        self,
-        sequence: int,
-        position: int,
-        tokens: Sequence[int],
-        hidden: Tensor | None,
-        taps: list[Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, sequence: int, position: int, tokens: Sequence[int], hidden: Tensor | None) -> Tensor:
         """`[T, H]` behind the last layer."""
 
     def row_logits(self, hidden: Tensor) -> Tensor:

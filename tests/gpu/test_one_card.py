@@ -13,7 +13,7 @@ import torch
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, local_engine
-from tests.model.identity import RecordingSampler, drafters, generate, recorded_logits
+from tests.model.identity import drafters, generate, recorded_logits, same_with_every_drafter
 from workers.decisions.split import balance
 from workers.shared.messages import Sampling
 from workers.shared.model_files.tensor_sizes import layer_bytes
@@ -45,15 +45,7 @@ def test_greedy_tokens_are_those_of_the_cpu(engine: LocalEngine, default_model: 
 def test_tokens_and_logits_do_not_depend_on_the_drafter(engine: LocalEngine) -> None:
     sampling = Sampling(seed=5, temperature=1.0, top_p=0.9, top_k=100, repetition_penalty=1.1)
     for parameters in (None, sampling):
-        engine.drafting.use(NoDrafter())
-        RecordingSampler.seen = {}
-        plain = engine.client.generate(PROMPT, NEW, parameters).tokens
-        logits = RecordingSampler.seen
-        for name, drafter in drafters(PROMPT + plain, engine.vocab_size).items():
-            engine.drafting.use(drafter)
-            RecordingSampler.seen = {}
-            assert engine.client.generate(PROMPT, NEW, parameters).tokens == plain, name
-            assert all(torch.equal(RecordingSampler.seen[p], row) for p, row in logits.items()), name
+        same_with_every_drafter(engine, PROMPT, NEW, parameters)
 
 
 def test_rejections_anywhere_leave_nothing_behind(engine: LocalEngine) -> None:

@@ -19,6 +19,7 @@ from speculation.drafters.base import Drafter
 from speculation.drafters.ngram import NgramDrafter
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
+from tests.harness import LocalEngine
 from workers.model.reference import load_reference
 from workers.sampling.history import History
 from workers.sampling.sampler import Sampled, Sampler
@@ -94,6 +95,22 @@ def drafters(recorded: Sequence[int], vocab_size: int) -> dict[str, Drafter]:
         "wrong": scripted(1.0),
         "cascade": cascade(0.2),
     }
+
+
+def same_with_every_drafter(
+    engine: LocalEngine, prompt: Sequence[int], new: int, sampling: Sampling | None
+) -> list[int]:
+    """The tokens of plain decoding; every drafter gives them, and logits equal to the last bit."""
+    engine.drafting.use(NoDrafter())
+    RecordingSampler.seen = {}
+    plain = engine.client.generate(prompt, new, sampling).tokens
+    logits = RecordingSampler.seen
+    for name, drafter in drafters([*prompt, *plain], engine.vocab_size).items():
+        engine.drafting.use(drafter)
+        RecordingSampler.seen = {}
+        assert engine.client.generate(prompt, new, sampling).tokens == plain, name
+        assert all(torch.equal(RecordingSampler.seen[p], row) for p, row in logits.items()), name
+    return plain
 
 
 def generate(folder: Path, prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:

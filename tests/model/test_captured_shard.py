@@ -9,11 +9,10 @@ import torch
 
 import workers.decisions.key_buckets
 import workers.stage.launch
-from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, local_engine
 from tests.model.conftest import VOCABULARY
-from tests.model.identity import RecordingSampler, drafters, generate, recorded_logits
+from tests.model.identity import generate, recorded_logits, same_with_every_drafter
 from workers.model.captured_shard import CapturedShard
 from workers.model.recorder import Rerun, Work
 from workers.model.shard import Shard
@@ -135,16 +134,8 @@ def test_an_engine_of_recorded_frames_gives_plain_decoding_bit_by_bit(engine: Lo
     (expected,) = generate(tiny_model, [PROMPT], NEW)
     sampling = Sampling(seed=5, temperature=1.0, top_p=0.9, top_k=100, repetition_penalty=1.1)
     for parameters in (None, sampling):
-        engine.drafting.use(NoDrafter())
-        RecordingSampler.seen = {}
-        plain = engine.client.generate(PROMPT, NEW, parameters).tokens
-        logits = RecordingSampler.seen
+        plain = same_with_every_drafter(engine, PROMPT, NEW, parameters)
         assert parameters is not None or plain == expected
-        for name, drafter in drafters(PROMPT + plain, engine.vocab_size).items():
-            engine.drafting.use(drafter)
-            RecordingSampler.seen = {}
-            assert engine.client.generate(PROMPT, NEW, parameters).tokens == plain, name
-            assert all(torch.equal(RecordingSampler.seen[p], row) for p, row in logits.items()), name
 
 
 def test_a_device_that_cannot_record_computes_all_the_same(

@@ -55,11 +55,8 @@ def test_a_module_that_does_not_fit_is_refused_before_it_is_loaded(
     config = ModuleConfig("tiny", LAYERS, HIDDEN, VOCAB, (0, 4), 3)
     save_module(DraftModule(config, target_config, torch.ones(HIDDEN)), tmp_path)
     weights, per_position = module_bytes(tmp_path, engine(tmp_path, target_folder))
-    monkeypatch.setattr(
-        speculation.drafters.load_pdm,
-        "available_bytes",
-        lambda device: int((weights + 60 * 3 * per_position) / 0.95) + 1,
-    )
+    free = int((weights + 60 * 3 * per_position) / 0.95) + 1
+    monkeypatch.setattr(speculation.drafters.load_pdm, "available_bytes", lambda device: free)
     monkeypatch.setattr(speculation.drafters.load_pdm, "load_module", pytest.fail)
     with pytest.raises(ConfigError, match=r"draft module on cpu .* --max-model-len 60 or less"):
         speculation.drafters.load_pdm.load(engine(tmp_path, target_folder), VOCAB)
