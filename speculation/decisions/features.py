@@ -8,7 +8,7 @@ number of stages it has completed.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from workers.shared.errors import ConfigError
@@ -112,12 +112,6 @@ class FeatureMap:
     def kinds(self) -> tuple[int, ...]:
         """Feature type of each depth 0..n."""
         return tuple(self.kind(depth) for depth in range(self.stages + 1))
-
-    def anchors_of_stage(self, stage: int) -> tuple[int, ...]:
-        """Anchors that `stage` produces: those after its layers, and the embedding for the first."""
-        ends = [0, *accumulate(self.split)]
-        produced = tuple(anchor for anchor in self.anchors if ends[stage] < anchor <= ends[stage + 1])
-        return (0, *produced) if stage == 0 else produced
 
 
 class Row(NamedTuple):

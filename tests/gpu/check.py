@@ -21,9 +21,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from speculation.drafters.none import NoDrafter
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, local_engine
+from tests.model.rerun import Rerun
 from workers.decisions.split import balance
 from workers.model.captured_shard import CapturedShard
-from workers.model.recorder import CudaGraphs, Recorder, Rerun
+from workers.model.recorder import CudaGraphs, Recorder
 from workers.model.reference import load_reference
 from workers.model.shard import Shard
 from workers.shared.model_files.tensor_sizes import layer_bytes

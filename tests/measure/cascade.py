@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from speculation.bench.configuration import BenchSettings, Contender, devices, serve_arguments
 from tests.e2e.serving import Serving, serving
 from tests.measure.always_wrong import PROMPTS, answer_seconds
+from tests.measure.cascade_laws import rate_bounds, tokens_per_step, window_share
 from tests.measure.pruned_model import write_pruned_model
 from workers.prepare.prepare import prepare
 from workers.shared.cascade.figures import ModelFigures
-from workers.shared.cascade.laws import rate_bounds, tokens_per_step, window_share
 from workers.shared.emulation import Emulation
 from workers.shared.messages import Status
 from workers.shared.options.engine import DrafterOptions, EngineOptions

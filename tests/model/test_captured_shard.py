@@ -13,8 +13,9 @@ from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
 from tests.harness import LocalEngine, local_engine
 from tests.model.conftest import VOCABULARY
 from tests.model.identity import generate, recorded_logits, same_with_every_drafter
+from tests.model.rerun import Rerun
 from workers.model.captured_shard import CapturedShard
-from workers.model.recorder import Rerun, Work
+from workers.model.recorder import Work
 from workers.model.shard import Shard
 from workers.shared.errors import OutOfStep
 from workers.shared.messages import Sampling

@@ -49,12 +49,3 @@ class CudaGraphs:
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 work()
         return graph.replay
-
-
-class Rerun:
-    """Records nothing and does the work again: what a graph does, on devices that have none."""
-
-    def record(self, work: Work) -> Work:
-        """See `Recorder`."""
-        work()
-        return work

@@ -3,7 +3,7 @@
 Whatever `METHODS` knows is compared: what is said here of some of them is how they are called elsewhere.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import NamedTuple
 
 from speculation.bench.configuration import METHODS, NONE, REHEARSALS, USES_CASCADE, Method, has_network
@@ -78,11 +78,6 @@ def entries(given: Collection[str]) -> list[Entry]:
     return [Entry(method, _NAMES.get(method, method), _missing(METHODS[method], given)) for method in known]
 
 
-def absent() -> list[str]:
-    """Methods of others that this version has not."""
-    return [name for method, name in _NAMES.items() if method not in METHODS]
-
-
 def _missing(method: Method, given: Collection[str]) -> str:
     if not has_network(method) or method.drafter in given:
         return ""
@@ -98,8 +93,3 @@ def _missing(method: Method, given: Collection[str]) -> str:
 def measurable(all_of_them: Collection[Entry]) -> list[Entry]:
     """Those that lack nothing."""
     return [entry for entry in all_of_them if not entry.missing]
-
-
-def by_method(all_of_them: Collection[Entry]) -> Mapping[str, Entry]:
-    """The same by method."""
-    return {entry.method: entry for entry in all_of_them}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from speculation.bench.methods.entries import Entry, absent
+from speculation.bench.methods.entries import Entry
 from speculation.bench.methods.figures import Figures, Place
 from speculation.bench.methods.pitfalls import Made, pitfalls
 from speculation.bench.methods.times import LoneTimes
@@ -136,7 +136,6 @@ def _emulated(measured: PageContent, emulated: Emulated) -> list[str]:
 def _not_run(measured: PageContent) -> list[str]:
     lines = ["## Not here", ""]
     lines += [f"* {entry.name}: {entry.missing}." for entry in measured.entries if entry.missing]
-    lines += [f"* {name}: not in this version." for name in absent()]
     lines += [
         "* Published rules of verification (EAGLE's point masses at T=1): every method is verified by equality with "
         "the target's own sample, under shared noise.",

@@ -11,9 +11,9 @@ from speculation.decisions.cascade.backoff import Backoff
 from speculation.decisions.cascade.smaller import Smaller
 from speculation.decisions.cascade.texts import Agreement, ModelText
 from speculation.decisions.cascade.writer import CascadeWriter, Pacing
+from tests.measure.cascade_laws import rate_bounds, tokens_per_step, window_share
 from tests.unit.speculation.cascade_sim import SimulatedModel, Target, hear_from_smaller, model, tell
 from workers.shared.cascade.figures import ModelFigures
-from workers.shared.cascade.laws import rate_bounds, tokens_per_step, window_share
 from workers.shared.errors import OutOfStep
 from workers.shared.messages import Sampling
 

@@ -19,6 +19,7 @@ from speculation.decisions.features import (
     plan_draft,
     visible_depth,
 )
+from speculation.decisions.taps import columns_of_stages
 from workers.shared.errors import ConfigError
 
 
@@ -109,8 +110,10 @@ class TestAnchors:
 
     @given(feature_maps())
     def test_every_anchor_has_one_stage_that_produces_it(self, features: FeatureMap) -> None:
-        produced = [anchor for stage in range(features.stages) for anchor in features.anchors_of_stage(stage)]
-        assert produced == list(features.anchors)
+        """The stages that send taps are told their own by `columns_of_stages`; the embedding is no stage's."""
+        owned = columns_of_stages(features.anchors, features.split)
+        produced = [features.anchors[place] for stage in range(features.stages) for place in owned.get(stage, ())]
+        assert [0, *produced] == list(features.anchors)
 
 
 class TestPlan:

@@ -1,1 +1,1 @@
-"""What is known of a cascade of models from outside: its figures, and what they should be."""
+"""What is known of a cascade of models from outside: where they listen, and their figures."""
