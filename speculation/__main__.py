@@ -14,11 +14,11 @@ from speculation.engine import Engine
 from speculation.kept_calibrations import load_measured
 from workers.decisions.check_config import check_config
 from workers.shared.config import EngineConfig, load_config
-from workers.shared.errors import ConfigError, EchelonError
+from workers.shared.errors import EchelonError
 from workers.shared.hosts.group_key import GroupContext
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.model_files.facts import read_facts
-from workers.shared.processes.logs import configure, tell
+from workers.shared.processes.logs import configure, tell_end
 from workers.shared.time_slices import be_punctual, settle
 
 
@@ -35,12 +35,8 @@ def main() -> int:
         config = load_config(arguments.config)
         check_config(config)
         serve(config)
-    except ConfigError as error:
-        tell(f"speculation rank: {error}", error=True)
-        return 2
     except EchelonError as error:
-        tell(f"speculation rank: {error}", error=True)
-        return 1
+        return tell_end("speculation rank", error)
     return 0
 
 

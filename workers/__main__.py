@@ -17,7 +17,7 @@ from workers.shared.hosts.group_key import GroupContext
 from workers.shared.hosts.options import DEFAULT_PORT
 from workers.shared.hosts.place import read_place
 from workers.shared.lifecycle import die_with_parent
-from workers.shared.processes.logs import configure, tell
+from workers.shared.processes.logs import configure, tell_end
 from workers.shared.time_slices import be_punctual
 
 
@@ -50,12 +50,8 @@ def main() -> int:
 
         context = GroupContext(config.endpoints.token)
         run_stage(config, stage, context, network_edges(config, context))
-    except ConfigError as error:
-        tell(f"stage {stage}: {error}", error=True)
-        return 2
     except EchelonError as error:
-        tell(f"stage {stage}: {error}", error=True)
-        return 1
+        return tell_end(f"stage {stage}", error)
     except KeyboardInterrupt:
         return 0
     return 0

@@ -14,7 +14,7 @@ from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.processes.children import Child, spawn
-from workers.shared.processes.logs import configure, tell
+from workers.shared.processes.logs import configure, tell_end
 from workers.shared.time_slices import be_punctual
 
 
@@ -37,12 +37,8 @@ def main() -> int:
             raise ConfigError(f"--model must be 0..{models - 1} for a cascade of {models} models")
         be_punctual()
         _run(config, arguments.model)
-    except ConfigError as error:
-        tell(f"{name}: {error}", error=True)
-        return 2
     except EchelonError as error:
-        tell(f"{name}: {error}", error=True)
-        return 1
+        return tell_end(name, error)
     return 0
 
 

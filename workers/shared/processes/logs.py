@@ -8,7 +8,7 @@ import traceback
 from datetime import UTC, datetime
 from types import TracebackType
 
-from workers.shared.errors import ConfigError
+from workers.shared.errors import ConfigError, EchelonError
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -74,6 +74,12 @@ def tell(text: str, *, error: bool = False) -> None:
         logging.getLogger(_OPERATOR).log(logging.ERROR if error else logging.INFO, "%s", text)
     else:  # a program that leaves logging alone
         print(text, file=sys.stderr, flush=True)
+
+
+def tell_end(process: str, error: EchelonError) -> int:
+    """Tells the `error` that ends `process`; its exit code is 2 where a restart would not mend it, and 1 otherwise."""
+    tell(f"{process}: {error}", error=True)
+    return 2 if isinstance(error, ConfigError) else 1
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
