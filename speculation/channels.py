@@ -10,7 +10,7 @@ import zmq
 from speculation.drafters.base import DraftSource
 from speculation.stage_lines import open_lines
 from speculation.wakeup import Wakeup
-from workers.shared.bus import Intake, encode, open_socket
+from workers.shared.bus import FREE_AGAIN, Intake, encode, open_socket
 from workers.shared.cascade.figures import ModelFigures
 from workers.shared.config import Endpoints
 from workers.shared.messages import Failed, FromEngine, FromStage, Sample, Shutdown, ToEngine, ToStage
@@ -24,7 +24,14 @@ class Channels:
         self.announce_ns = 0  # spent in `announce`
         listen, token = endpoints.listen, endpoints.token
         self._bus = open_socket(
-            context, zmq.ROUTER, endpoints.bus, bind=True, listen=listen, token=token, silence=silence
+            context,
+            zmq.ROUTER,
+            endpoints.bus,
+            bind=True,
+            listen=listen,
+            token=token,
+            silence=silence,
+            patience=FREE_AGAIN,
         )
         self._bus.setsockopt(zmq.ROUTER_MANDATORY, 1)  # what cannot be delivered is an error
         self._wakeup = Wakeup()

@@ -2,12 +2,13 @@
 
 import select
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import zmq
 
 from speculation.wakeup import Wakeup
-from workers.shared.bus import open_socket
+from workers.shared.bus import FREE_AGAIN, open_socket
 from workers.shared.config import Endpoints
 from workers.shared.connection import ConnectionWatch
 from workers.shared.endpoints import is_local
@@ -158,12 +159,11 @@ class ZmqLines:
     def __init__(
         self, context: "zmq.Context[Any]", endpoints: Endpoints, silence: float | None, wakeup: Wakeup
     ) -> None:
-        listen, token = endpoints.listen, endpoints.token
-        self._results = open_socket(context, zmq.PULL, endpoints.results, bind=True, listen=listen, token=token)
-        self._control = [
-            open_socket(context, zmq.PUSH, endpoint, bind=True, listen=listen, token=token, silence=silence)
-            for endpoint in endpoints.control
-        ]
+        bound = partial(
+            open_socket, context, bind=True, listen=endpoints.listen, token=endpoints.token, patience=FREE_AGAIN
+        )
+        self._results = bound(zmq.PULL, endpoints.results)
+        self._control = [bound(zmq.PUSH, endpoint, silence=silence) for endpoint in endpoints.control]
         for socket in self._control:
             socket.setsockopt(zmq.SNDTIMEO, _SEND_MS)
         self._watches = [ConnectionWatch(socket) for socket in self._control]

@@ -1,13 +1,21 @@
 """Models that several test folders share, and how Hypothesis behaves on machines of any speed."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 # No example fails for being slow: what may take long has a timeout. Where a test does not say how many examples it
-# takes, they are few, and other ones in every run; `--hypothesis-profile thorough` for many.
-settings.register_profile("everywhere", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# takes, they are few, and other ones in every run; `--hypothesis-profile thorough` for many. Where CI is set they are
+# the same in every run, so that what is said of a change comes from the change.
+settings.register_profile(
+    "everywhere",
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+)
 settings.register_profile("thorough", settings.get_profile("everywhere"), max_examples=1000)
 settings.load_profile("everywhere")
 

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import PARENT_VARIABLE
 from workers.shared.messages import Status
 from workers.shared.options.sources import without_options
+from workers.shared.processes.free_port import free_port
 
 _READY_SECONDS = 600.0
 _GRACE_SECONDS = 15.0
@@ -72,7 +72,7 @@ class Served:
     def __init__(self, contender: Contender, settings: BenchSettings, checkpoint: str | None, log: Path) -> None:
         self._settings = settings
         self._log = log
-        self._port = _free_port()
+        self._port = free_port()
         arguments = ["-m", "server.cli", "serve", *serve_arguments(contender, settings, checkpoint)]
         self._launcher = _spawn([*arguments, "--port", str(self._port)], log)
 
@@ -271,9 +271,3 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
 
 def _tail(log: Path, lines: int = 15) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

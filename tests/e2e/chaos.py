@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -182,19 +183,20 @@ def reset_connection(server: Serving, pid: int) -> None:
 def make_noise(server: Serving, rng: random.Random) -> None:
     """Random bytes to every socket of the engine, raw and as ZeroMQ messages of the wrong and of the right kind."""
     endpoints = endpoints_of(server)
-    for endpoint in (*endpoints.control, *endpoints.data[1:]):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-            link.connect(str(socket_path(endpoint)))
-            link.sendall(rng.randbytes(300))
-    with socket.socket(socket.AF_UNIX) as raw:
-        raw.connect(endpoints.bus.removeprefix("ipc://"))
-        raw.sendall(rng.randbytes(300))
+    links = [str(socket_path(endpoint)) for endpoint in (*endpoints.control, *endpoints.data[1:])]
+    for kind, path in (
+        *((socket.SOCK_SEQPACKET, path) for path in links),
+        (socket.SOCK_STREAM, endpoints.bus.removeprefix("ipc://")),
+    ):
+        with socket.socket(socket.AF_UNIX, kind) as stranger, suppress(ConnectionError, FileNotFoundError):
+            stranger.connect(path)  # not to an engine that the noise before has ended
+            stranger.sendall(rng.randbytes(300))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    for kind in (zmq.DEALER, zmq.PUSH, zmq.REQ):
-        stranger = context.socket(kind)
-        stranger.setsockopt(zmq.LINGER, 100)
-        stranger.connect(endpoints.bus)
-        for _ in range(1 if kind == zmq.REQ else 20):
-            stranger.send(rng.randbytes(rng.randrange(100)))
-        stranger.close()
+    for pattern in (zmq.DEALER, zmq.PUSH, zmq.REQ):
+        peer = context.socket(pattern)
+        peer.setsockopt(zmq.LINGER, 100)
+        peer.connect(endpoints.bus)
+        for _ in range(1 if pattern == zmq.REQ else 20):
+            peer.send(rng.randbytes(rng.randrange(100)))
+        peer.close()
     context.term()

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import httpx
 import openai
+
+from workers.shared.processes.free_port import free_port
 
 MODEL_LABEL = re.compile(r'\{model_name="[^"]*"\}|model_name="[^"]*",|,model_name="[^"]*"')  # every series has it
 
@@ -72,12 +73,6 @@ def resident_bytes(pid: int) -> int:
     """Resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> float:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from tests.e2e.serving import MODEL_LABEL
 from tests.small_model import CHATML, EOS, write_model_folder
 from tests.stub_engine import StubEngine
 from workers.shared.fingerprint import server_fingerprint
+from workers.shared.processes.free_port import free_port
 
 MODEL = "org/small"
 REPLY = "The quick brown fox: 🙂 jumps over 中文!"
@@ -68,12 +68,6 @@ class Api:
         self.process.terminate()
         assert self.process.wait(60) == 0, self.log.read_text()
         self.engine.stop()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> float:

@@ -15,8 +15,9 @@ from typing import Literal
 import httpx
 import pytest
 
-from tests.e2e.serving import free_port, wait_until
+from tests.e2e.serving import wait_until
 from workers.shared.hosts.tokens import draw_token
+from workers.shared.processes.free_port import free_port
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -105,9 +106,9 @@ class Group:
 def started(folder: Path, transport: Literal["zmq", "gloo"], stages: int) -> Iterator[Group]:
     """A group of what `echelon plan` writes, started in an order in which nothing finds what it needs at first."""
     port = free_port()
-    arguments = ["--out", str(folder), "--hosts", ",".join(["127.0.0.1"] * (stages + 1)), "--base-port"]
-    arguments += [str(free_port()), "--transport", transport, "--max-model-len", "512", "--drafter", "ngram"]
-    arguments += ["--stall-timeout", str(STALL), "--port", str(port)]
+    hosts, base = ",".join(["127.0.0.1"] * (stages + 1)), free_port(3 + 2 * stages)
+    arguments = ["--out", str(folder), "--hosts", hosts, "--base-port", str(base), "--transport", transport]
+    arguments += ["--max-model-len", "512", "--drafter", "ngram", "--stall-timeout", str(STALL), "--port", str(port)]
     if transport == "zmq":  # as between hosts: authenticated and encrypted
         arguments += ["--token", draw_token()]
     command = [sys.executable, "-m", "server.cli", "plan", "tiny", *arguments]

@@ -13,12 +13,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.serving import Serving, command, free_port, serving, wait_until
+from tests.e2e.serving import Serving, command, serving, wait_until
 from workers.shared.hosts.tokens import draw_token
+from workers.shared.processes.free_port import free_port
 
 pytestmark = pytest.mark.timeout(900)
 
 START = 400.0  # seconds, on a very busy machine
+PORTS = 3 + 2 * 3  # of an engine of three stages, from the next port on
 LONG = {"model": "tiny", "prompt": [40, 41, 42, 40], "max_tokens": 300, "temperature": 0, "ignore_eos": True}
 
 
@@ -83,7 +85,7 @@ def streamed(running: Serving, after_the_first: "list[subprocess.Popen[bytes]]",
 
 def test_hosts_join_leave_and_come_back_while_a_stream_goes_on(tmp_path: Path) -> None:
     """Three stages: one here, one on a host of `echelon join`, one started as torchrun would start it."""
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = f"tcp://127.0.0.1:{free_port(1 + PORTS)}"
     hosts = Hosts(tmp_path, {"ECHELON_TOKEN": draw_token(), "ECHELON_RANK_0": address, "ECHELON_DEVICE": "cpu"})
     by_launcher = hosts.join("workers", RANK="2", WORLD_SIZE="3", LOCAL_RANK="0", ECHELON_MEASURE="false")
     by_hand = hosts.join("server.cli", "join", address, "--measure")

@@ -9,9 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.serving import Serving, free_port, wait_until
+from tests.e2e.serving import Serving, wait_until
 from tests.unit.test_deploy_hosts import leader_worker_set
 from workers.shared.hosts.tokens import draw_token
+from workers.shared.processes.free_port import free_port
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -44,7 +45,7 @@ class Pod:
 
 def test_a_group_of_two_pods_serves_and_comes_back_when_it_is_created_again(tmp_path: Path) -> None:
     """`restartPolicy: RecreateGroupOnPodRestart`: both pods are started again when one of them has died."""
-    bus, port = free_port(), free_port()
+    bus, port = free_port(1 + 3 + 2 * 2), free_port()
     group = {"LWS_LEADER_ADDRESS": "127.0.0.1", "LWS_GROUP_SIZE": "2"}
     leader = Pod("leader", tmp_path, group | {"LWS_WORKER_INDEX": "0"}, bus)
     worker = Pod("worker", tmp_path, group | {"LWS_WORKER_INDEX": "1"}, bus)

@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from server.settings import ServerSettings, save_settings
-from tests.e2e.stub_api import MODEL, ask, free_port, health, wait_until
+from tests.e2e.stub_api import MODEL, ask, health, wait_until
 from tests.small_model import write_model_folder
+from workers.shared.processes.free_port import free_port
 
 INTERVAL = {1: 0.01, 64: 0.1}  # seconds between tokens of a request, by clients; a busy machine measures itself
 

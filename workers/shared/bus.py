@@ -5,6 +5,7 @@ listens, so what arrives goes through an `Intake`, and no peer can make this pro
 """
 
 import logging
+import time
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -18,6 +19,8 @@ log = logging.getLogger("echelon.bus")
 _UNLIMITED = 0
 _LARGEST = 2**30  # bytes of one message; hidden states of a wide chunk of a large model are some 100 MiB
 _HEARTBEAT_MS = 1000
+_BIND_AGAIN = 0.1  # seconds
+FREE_AGAIN = 15.0  # seconds; what has an address may be an engine that is leaving, or a passing connection
 
 Message = TypeVar("Message")
 
@@ -80,6 +83,7 @@ def open_socket(
     listen: str | None = None,
     token: str = "",
     silence: float | None = None,
+    patience: float = 0.0,
 ) -> "zmq.Socket[Any]":
     """A socket without high-water mark (credits bound what is in flight) that never lingers on close.
 
@@ -87,7 +91,7 @@ def open_socket(
 
     With `silence`, a connection whose other end has not moved for so many seconds is closed, at both ends: a process
     that was stopped, a host that has gone without a word. The sockets' own threads see to that, whatever their
-    processes are busy with. Raises `zmq.ZMQError` where the address cannot be bound.
+    processes are busy with. Raises `zmq.ZMQError` where the address cannot be bound, also not in `patience` seconds.
     """
     socket: zmq.Socket[Any] = context.socket(kind)
     socket.set_hwm(_UNLIMITED)
@@ -104,10 +108,21 @@ def open_socket(
         socket.setsockopt(zmq.HEARTBEAT_TTL, milliseconds)
     try:
         if bind:
-            socket.bind(listening_address(endpoint, listen))
+            _bind(socket, listening_address(endpoint, listen), time.monotonic() + patience)
         else:
             socket.connect(endpoint)
     except zmq.ZMQError:
         socket.close()
         raise
     return socket
+
+
+def _bind(socket: "zmq.Socket[Any]", address: str, deadline: float) -> None:
+    while True:
+        try:
+            socket.bind(address)
+            return
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
+                raise
+        time.sleep(_BIND_AGAIN)

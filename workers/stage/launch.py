@@ -14,7 +14,7 @@ from workers.decisions.patience import frame_limit
 from workers.model.shard import available_bytes
 from workers.rehearsal.assemble import rehearsed
 from workers.sampling.sampler import Sampler
-from workers.shared.bus import open_socket
+from workers.shared.bus import FREE_AGAIN, open_socket
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError, PeerLost
 from workers.shared.fingerprint import engine_fingerprint, fingerprint_key
@@ -106,7 +106,13 @@ def network_edges(config: EngineConfig, context: "zmq.Context[Any]") -> EdgeMake
         endpoints, inbound, outbound = config.endpoints, None, None
         if index > 0:
             socket = open_socket(
-                context, zmq.PULL, endpoints.data[index], bind=True, listen=endpoints.listen, token=endpoints.token
+                context,
+                zmq.PULL,
+                endpoints.data[index],
+                bind=True,
+                listen=endpoints.listen,
+                token=endpoints.token,
+                patience=FREE_AGAIN,
             )
             inbound = ZmqInbound(socket, incoming(index, shard, orphaned))
         if index < config.stages - 1:

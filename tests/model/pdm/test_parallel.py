@@ -1,7 +1,6 @@
 """Two processes train one module: their gradients are averaged."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 
 from speculation.training.parallel import World
 from speculation.training.provenance import command_line
+from workers.shared.processes.free_port import free_port
 
 OTHER = """
 from tests.model.pdm.test_parallel import step
@@ -37,10 +37,7 @@ def step() -> tuple[list[list[float]], bool]:
 @pytest.mark.timeout(240)
 def test_gradients_are_averaged_and_all_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """As under `torchrun`, whose environment this is; the first process is the test's own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     environment = {**os.environ, **common, "RANK": "1"}
     with subprocess.Popen([sys.executable, "-c", OTHER], env=environment, cwd=Path(__file__).parents[3]) as second:
         try:

@@ -1,6 +1,5 @@
 """The lobby against hosts that are played here: who is seated, sent away, waited for, and what noise does."""
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,17 +40,12 @@ from workers.shared.hosts.messages import (
     ToHost,
 )
 from workers.shared.hosts.tokens import draw_token
+from workers.shared.processes.free_port import free_port
 
 TOKEN = draw_token()
 MINE = {"version": "1", "weights": "abc"}
 SECONDS = 30.0
 M = TypeVar("M")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Host:
@@ -120,8 +114,9 @@ def host(address: str) -> Iterator[Callable[..., Host]]:
 
 def plan(seating: Seating) -> EngineConfig:
     """Enough of a configuration: rank 0 listens where nobody else does."""
-    free = [f"tcp://127.0.0.1:{free_port()}" for _ in range(1 + 2 * len(seating))]
     stages = len(seating)
+    first = free_port(1 + 2 * stages)
+    free = [f"tcp://127.0.0.1:{port}" for port in range(first, first + 1 + 2 * stages)]
     endpoints = Endpoints("ipc://bus", free[0], tuple(free[1 : 1 + stages]), tuple(free[1 + stages :]), token=TOKEN)
     return EngineConfig("folder", (1,) * stages, endpoints, 16)
 

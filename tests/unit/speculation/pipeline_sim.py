@@ -235,7 +235,8 @@ class PipelineSim:
         self._last: dict[tuple[str, int], float] = {}
         policy = policy or pipelined(stages)
         rule = WindowRule(window or 1, chunk, policy.credits * policy.width, policy.chunks + 1)
-        back = snapshots if window is None else rule.back
+        limits = [limit for limit in (snapshots, None if window is None else rule.back) if limit is not None]
+        back = min(limits, default=None)
         self.schedule = Schedule(0, stages, policy, chunk, itertools.count(), back)
         self._windows = [] if window is None else [WindowMemory(rule) for _ in range(stages)]
         self._memories = [] if snapshots is None else [Memory(policy, snapshots, chunk) for _ in range(stages)]

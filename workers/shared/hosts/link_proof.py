@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from workers.shared.bus import open_socket
+from workers.shared.bus import FREE_AGAIN, open_socket
 from workers.shared.config import Endpoints
 from workers.shared.endpoints import TCP
 from workers.shared.errors import ConfigError
@@ -24,14 +24,12 @@ _SECONDS = 5.0  # for a link to be there
 _ROUND_TRIPS = 10
 _BULK = bytes(4 << 20)
 _LOOK_MS = 100
-_FREE_AGAIN = 15.0  # seconds; what has an address may be an engine that is leaving, or a passing connection
-_RETRY_SECONDS = 0.1
 
 
 class Listening:
     """Answers at `addresses` until closed."""
 
-    def __init__(self, endpoints: Endpoints, addresses: Sequence[str], patience: float = _FREE_AGAIN) -> None:
+    def __init__(self, endpoints: Endpoints, addresses: Sequence[str], patience: float = FREE_AGAIN) -> None:
         """Raises `ConfigError` naming an address at which this host cannot listen, also not in `patience` seconds."""
         self._context = GroupContext(endpoints.token)
         self._sockets: list[zmq.Socket[Any]] = []
@@ -43,16 +41,14 @@ class Listening:
         self._thread.start()
 
     def _listen(self, endpoints: Endpoints, address: str, deadline: float) -> "zmq.Socket[Any]":
-        while True:
-            try:
-                return open_socket(
-                    self._context, zmq.REP, address, bind=True, listen=endpoints.listen, token=endpoints.token
-                )
-            except zmq.ZMQError as error:
-                if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
-                    self._end()
-                    raise ConfigError(f"cannot listen at {address}: {error.strerror}") from error
-            self._closing.wait(_RETRY_SECONDS)
+        listen, token, patience = endpoints.listen, endpoints.token, deadline - time.monotonic()
+        try:
+            return open_socket(
+                self._context, zmq.REP, address, bind=True, listen=listen, token=token, patience=patience
+            )
+        except zmq.ZMQError as error:
+            self._end()
+            raise ConfigError(f"cannot listen at {address}: {error.strerror}") from error
 
     def close(self) -> None:
         """Returns once the addresses are free again."""
