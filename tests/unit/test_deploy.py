@@ -101,7 +101,7 @@ def test_variables_of_the_containers_are_options(services: dict[str, Any]) -> No
 def test_docker_compose_accepts_the_files(files: tuple[str, ...]) -> None:
     command = compose_command()
     chosen = [word for file in files for word in ("-f", str(DEPLOY / file))]
-    done = subprocess.run([*command, *chosen, "config"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, *chosen, "config"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     resolved = yaml.safe_load(done.stdout)["services"]
     assert ("deploy" in resolved["stage-0"]) == (len(files) == 2)
@@ -112,7 +112,7 @@ def compose_command() -> list[str]:
     for command in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(command[0]) is None:
             continue
-        if subprocess.run([*command, "version"], capture_output=True, timeout=60, check=False).returncode == 0:
+        if subprocess.run([*command, "version"], capture_output=True, timeout=300, check=False).returncode == 0:
             return command
     pytest.skip("Docker Compose is not installed")
 
@@ -120,7 +120,7 @@ def compose_command() -> list[str]:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Prometheus) is not installed")
 def test_prometheus_accepts_its_configuration() -> None:
     command = ["promtool", "check", "config", str(DEPLOY / "prometheus.yml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -130,7 +130,7 @@ def test_rules_do_what_they_say(tmp_path: Path) -> None:
     cases = tmp_path / "rules.test.yml"
     cases.write_text((Path(__file__).parent / "prometheus_rules.test.yml").read_text().replace("RULES", str(rules)))
     for command in (["check", "rules", str(rules)], ["test", "rules", str(cases)]):
-        done = subprocess.run(["promtool", *command], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(["promtool", *command], capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
