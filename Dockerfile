@@ -28,7 +28,8 @@ RUN /build/pip/bin/pip wheel --no-deps --wheel-dir /wheels /source
 
 FROM build AS api-packages
 COPY --from=wheel /wheels /wheels
-RUN $PIP install --constraint /build/constraints.txt "$(echo /wheels/*.whl)[otel]"
+# The last one reads what the driver says of devices, where there is one.
+RUN $PIP install --constraint /build/constraints.txt "$(echo /wheels/*.whl)[otel]" nvidia-ml-py
 
 FROM build AS engine-packages
 ARG TORCH_INDEX=
