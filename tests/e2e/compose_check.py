@@ -2,7 +2,7 @@
 
 Where neither Docker nor Podman with Compose is found it says so and ends well. Variables, all optional:
 
-    COMPOSE            the command and its options; else `docker compose`, or `podman-compose` 1.4 or newer
+    COMPOSE            the command and its options; else `docker compose`, `docker-compose`, or `podman-compose` (1.4)
     COMPOSE_CHECK      "keep" leaves the images as they are, and builds none
     MODEL              what is served: `tiny` unless given
     and those of deploy/compose.yaml, such as BASE_IMAGE, PIP_INDEX_URL, PROMETHEUS_IMAGE
@@ -38,13 +38,19 @@ def compose_command() -> list[str] | None:
     """The command of Compose with an engine that answers, or None."""
     if given := os.environ.get("COMPOSE"):
         return shlex.split(given)
-    for command, engine in ((["docker", "compose"], ["docker", "info"]), (["podman-compose"], ["podman", "info"])):
+    for command in (["docker", "compose"], ["docker-compose"], ["podman-compose"]):
+        engine = [engine_of(command), "info"]
         if shutil.which(command[0]) is None or not succeeds([*command, "version"]) or not succeeds(engine):
             continue
         if command[0] != "podman-compose" or version_in(output(*command, "version")) >= OLDEST:
             return command
         say(f"podman-compose is older than {OLDEST[0]}.{OLDEST[1]}, and cannot start this (pipx has a newer one)")
     return None
+
+
+def engine_of(compose: list[str]) -> str:
+    """The program that runs the containers of a Compose command."""
+    return "podman" if "podman" in Path(compose[0]).name else "docker"
 
 
 def version_in(text: str) -> tuple[int, ...]:
@@ -73,7 +79,7 @@ class Stack:
 
     def __init__(self, compose: list[str], port: int, prometheus: int) -> None:
         self._compose = [*compose, "-p", PROJECT, "-f", str(ROOT / "deploy" / "compose.yaml")]
-        self._engine = "docker" if compose[0] == "docker" else "podman"
+        self._engine = engine_of(compose)
         self._environment = os.environ | {
             "MODEL": os.environ.get("MODEL") or "tiny",
             "API_PORT": str(port),
