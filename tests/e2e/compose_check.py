@@ -39,8 +39,7 @@ def compose_command() -> list[str] | None:
     if given := os.environ.get("COMPOSE"):
         return shlex.split(given)
     for command in (["docker", "compose"], ["docker-compose"], ["podman-compose"]):
-        engine = [engine_of(command), "info"]
-        if shutil.which(command[0]) is None or not succeeds([*command, "version"]) or not succeeds(engine):
+        if not succeeds([*command, "version"]) or not succeeds([engine_of(command), "info"]):
             continue
         if command[0] != "podman-compose" or version_in(output(*command, "version")) >= OLDEST:
             return command
@@ -60,7 +59,9 @@ def version_in(text: str) -> tuple[int, ...]:
 
 
 def succeeds(command: list[str]) -> bool:
-    """Whether a command ends well."""
+    """Whether a command is there, and ends well."""
+    if shutil.which(command[0]) is None:
+        return False
     return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
