@@ -1,4 +1,4 @@
-"""The ZeroMQ edge between two stages, to which anybody may connect: noise is dropped, frames arrive as they were sent."""
+"""The ZeroMQ edge between two stages, to which anybody may connect: noise is dropped, frames arrive as they were."""
 
 from collections.abc import Iterator
 from typing import Any
