@@ -59,11 +59,17 @@ def test_all_services_read_what_prepare_writes(services: dict[str, Any]) -> None
     assert all("models:/models:ro" in services[name]["volumes"] for name in (*GROUP, "api"))
 
 
+def test_a_calibration_is_found_again_by_the_next_container(services: dict[str, Any]) -> None:
+    engine = services["engine"]
+    assert f"state:{engine['environment']['ECHELON_CACHE']}" in engine["volumes"]
+    assert engine["hostname"] == "engine", "its key names the host, and a container's own name is drawn by chance"
+
+
 def test_every_stage_has_a_container_with_a_gpu_of_its_own(services: dict[str, Any]) -> None:
     gpus = []
     with_gpus = yaml.safe_load((DEPLOY / "compose.gpu.yaml").read_text())["services"]
     assert with_gpus.pop("prepare") == {"environment": {"ECHELON_DEVICE": "cuda:0"}}
-    assert len(with_gpus) == planned().stages
+    assert with_gpus.keys() == {"api"} | {f"stage-{stage}" for stage in range(planned().stages)}
     for stage in range(planned().stages):
         assert services[f"stage-{stage}"]["command"][:3] == ["workers", "--stage", str(stage)]
         assert "deploy" not in services[f"stage-{stage}"]
