@@ -39,6 +39,8 @@ A folder, a hub model and a GGUF file are checked before any process is started,
   text if its own `model_type` is in the table: Gemma 3, Mistral 3, Qwen3.5. Images and sounds are refused.
 * **Latent attention** (DeepSeek-V2 and V3, GLM-4 MoE lite): keys and values are kept as attention reads them, not as
   the latents they are made of: many times the memory, and no work at every token for all positions.
+* **Gemma 4 E** (E2B, E4B) is refused, by the field that says so: its layers read embeddings of their own, and keys and
+  values of layers that may be on another stage. The other Gemma 4 models are served as text.
 * **Sliding windows**: on CPUs layers that have one keep no more than they can still read, where that saves half of
   their memory ([decision 10](decisions/0010-slots-of-addresses.md)); on GPUs they keep every position.
 * **gpt-oss**: prompts are made by its own template, answers are read channel by channel: `analysis` is reasoning, a

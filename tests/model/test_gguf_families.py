@@ -47,6 +47,16 @@ def test_a_file_computes_what_the_model_does(name: str, tiny: Path, tmp_path: Pa
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_a_file_that_is_cut_short_is_refused(tiny: Path, tmp_path: Path) -> None:
+    write_made(MADE["qwen3moe"], tiny, tmp_path / "whole.gguf")
+    content = (tmp_path / "whole.gguf").read_bytes()
+    for kept in (0, 10, 200, len(content) // 2, len(content) - 1):
+        (tmp_path / "cut.gguf").write_bytes(content[:kept])
+        with pytest.raises(ConfigError, match=r"cut\.gguf: (not a GGUF file, or cut short|ends inside of tensor)"):
+            write_converted(tmp_path / "cut.gguf", tmp_path)
+    assert not list(tmp_path.glob("*.json"))
+
+
 def test_a_tensor_that_is_missing_is_named(tiny: Path, tmp_path: Path) -> None:
     made = MADE["qwen3moe"]
     write_made(made._replace(keys={**made.keys, "expert_count": 7}), tiny, tmp_path / "made.gguf")

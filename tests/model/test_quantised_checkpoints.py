@@ -187,6 +187,32 @@ def test_what_does_not_fit_is_refused_by_name(
     assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("layout", "part", "rounding"),
+    [
+        ("awq", "scales", None),
+        ("int8 by channel", "weight_scale", None),
+        ("nvfp4", "weight_global_scale", None),
+        (None, "weight", Rounding("int8", 64)),
+        (None, "weight", Rounding("int4", 64)),
+    ],
+)
+def test_values_that_are_no_numbers_are_refused_by_name(
+    source: Path, tmp_path: Path, layout: str | None, part: str, rounding: Rounding | None
+) -> None:
+    folder = tmp_path / "model"
+    if layout is None:
+        shutil.copytree(source, folder)
+    else:
+        write_quantised(source, folder, layout)
+    tensors = load_file(folder / "model.safetensors")
+    tensors[f"{QUERIES}.{part}"].view(-1)[-1] = torch.nan
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    target = Target(check_folder(folder), load_config(folder), range(2), first=True, last=True, rounding=rounding)
+    with pytest.raises(ConfigError, match=rf"{QUERIES}\.\w+: unpacked, it has values that are infinite or not numbers"):
+        target.load(torch.float32, CPU)
+
+
 def test_modules_that_are_not_quantised_are_served(source: Path, tmp_path: Path) -> None:
     """Whatever the configuration calls it, a module that has a plain weight is not quantised."""
     folder = tmp_path / "model"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from workers.model.chunk_masks import ChunkMasks
 from workers.model.states import FrameStates
 from workers.shared.frames import REAL, Branches, Path
 
@@ -99,12 +100,14 @@ class FrameContext(MaskedRows):
         states: FrameStates | None = None,
         device: torch.device | None = None,
         scratch: int = 0,
+        chunk_masks: ChunkMasks | None = None,
     ) -> None:
         """`layers` are the slot's keys and values by global layer index; the frame covers `length` tokens.
 
-        In the buffers, `scratch` rows precede that of position 0.
+        In the buffers, `scratch` rows precede that of position 0. Without `chunk_masks` the frame makes its own.
         """
         super().__init__()
+        self._chunk_masks = chunk_masks
         self.layers = layers
         self.states = states
         self.position = position
@@ -126,6 +129,12 @@ class FrameContext(MaskedRows):
     def first_row(self, window: int | None) -> int:
         """The first row of the buffers that is read; a window counts the token itself."""
         return self._scratch + (0 if window is None else max(0, self.position - window + 1))
+
+    def mask(self, window: int | None, repeats: int, like: Tensor) -> Tensor:
+        """See `MaskedRows`."""
+        if window is not None or self._chunk_masks is None:
+            return super().mask(window, repeats, like)
+        return self._chunk_masks.of(self.end - self.position, self.end, repeats, like.dtype)
 
     def _hidden(self, window: int | None, device: torch.device) -> Tensor:
         """See `MaskedRows`."""

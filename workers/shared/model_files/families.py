@@ -133,6 +133,7 @@ class Family(NamedTuple):
     uneven: bool = False  # whether keys and values are not of one shape in all layers
     beside: bool = False  # whether every layer has both it and attention; else a list says which layer has which
     tied: bool = False  # whether head and embedding are tied where config.json does not say
+    assumed: Mapping[str, object] = {}  # what transformers takes for fields that are refused, where nothing is said
     only: Mapping[str, tuple[object, ...]] = {}  # the values of some fields that are served, unset ones aside
 
 
@@ -304,6 +305,7 @@ FAMILIES: Mapping[str, Family] = {
         "0.2",
         tied=True,
         uneven=True,
+        assumed={"hidden_size_per_layer_input": 256},
     ),
     "starcoder2": Family(_COMMON | {"norm_epsilon", "sliding_window", "use_bias"}, "0.2", tied=True),
 }  # fmt: skip
