@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from workers.model.attention import FrameContext, Rows, TreeContext
-from workers.model.chunk_masks import ChunkMasks
 from workers.model.decoder_layer import DecoderLayer
 from workers.model.kv_cache import KVSlice
 from workers.model.loader import Progress, Target, load_config, said_of
@@ -96,7 +95,6 @@ class Shard:
         self.vocab_size = vocab_size
         self._scales = scales
         self.kv = kv
-        self._chunk_masks = ChunkMasks(kv.max_len) if device.type == "cpu" else None
         self.rotary = rotary
 
     @classmethod
@@ -288,7 +286,7 @@ class Shard:
         kv, scratch = self.kv.layers(sequence), self.kv.scratch
         rotations: Sequence[CosSin | None]
         if branches is None:
-            frame = FrameContext(kv, position, len(tokens), states, self.device, scratch, self._chunk_masks)
+            frame = FrameContext(kv, position, len(tokens), states, self.device, scratch, self.kv.chunk_masks)
             rotations = self.rotary.at(position, frame.end)
         else:
             frame = TreeContext(kv, branches, self.device, scratch)
