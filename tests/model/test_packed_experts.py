@@ -1,17 +1,16 @@
 """Experts whose weights stay packed, against the same weights unpacked."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoConfig
 
-from tests.harness import inproc_endpoints
 from tests.model.conftest import VOCABULARY, write_model
 from tests.model.families import SIZES
 from tests.model.gguf_families import MADE, write_made
@@ -22,9 +21,8 @@ from workers.model.loader import Target, load_config
 from workers.prepare.gguf.convert import write_converted
 from workers.prepare.prepare import check_folder
 from workers.prepare.tiny_model import write_tiny_model
-from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
-from workers.shared.memory import model_bytes
+from workers.shared.memory import held_bytes
 from workers.shared.model_files.blocks import FIELD
 from workers.shared.model_files.facts import read_facts
 from workers.shared.model_files.json_file import read_json
@@ -36,12 +34,23 @@ PROMPT = [(37 * i + 11) % VOCABULARY for i in range(21)]
 _SIZES = {**SIZES, "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 64, "head_dim": 16}
 _MANY = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 _LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
-# How experts lie: one by one under two sets of names, without gates, together, and together by column.
+# How experts lie: one by one under two sets of names, together, together by column, and without gates.
 _LYING: dict[str, dict[str, Any]] = {
     "qwen3_moe": {**_MANY, "mlp_only_layers": [0], "norm_topk_prob": True},
     "mixtral": _LOCAL,
     "granitemoe": _LOCAL,
     "gpt_oss": _LOCAL,
+    "nemotron_h": {
+        "layer_types": ["linear_attention", "moe"],
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "moe_shared_expert_intermediate_size": 64,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 16,
+        "n_groups": 1,
+    },
 }
 _LAYOUTS = ["int4 in groups of 32", "int8 by channel", "fp8 in blocks", "nvfp4", "mxfp4", "awq", "gptq act-order"]
 
@@ -53,7 +62,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         write_model(AutoConfig.for_model(name, **{**_SIZES, **own}), root / name)
         for file in ("tokenizer.json", "tokenizer_config.json"):
             (root / name / file).write_text("{}")
-    return {name: root / name for name in _LYING}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ECHELON_CACHE", str(root / "cache"))
+        return {name: check_folder(root / name) for name in _LYING}
 
 
 def _experts(layers: Any) -> list[nn.Module]:
@@ -68,7 +79,7 @@ def _unpacked(folder: Path, twin: Path, rounding: Rounding | None) -> Path:
     config = read_json(folder / "config.json")
     for field in ("quantization_config", FIELD):
         config.pop(field, None)
-    (twin / "config.json").write_bytes(msgspec.json.encode(config))
+    (twin / "config.json").write_text(json.dumps(config))
     return twin
 
 
@@ -77,10 +88,8 @@ def _loaded(folder: Path, rounding: Rounding | None = None) -> list[nn.Module]:
     config = load_config(folder)
     layers = range(config.num_hidden_layers)
     target = Target(folder, config, layers, first=True, last=True, rounding=rounding)
-    said = target.weight_bytes(torch.float32, CPU)
-    engine = EngineConfig(str(folder), (len(layers),), inproc_endpoints(1), max_model_len=64)
-    held = read_inventory(folder, rounding)
-    assert model_bytes(folder, held, layers, engine, "cpu", first=True, last=True)[0] == said
+    reported = held_bytes(read_inventory(folder, rounding), "cpu", torch.float32.itemsize)
+    assert target.weight_bytes(torch.float32, CPU) == sum(reported.values())
     target.load(torch.float32, CPU)
     modules = [module for layer in target.layers for module in layer.modules()]
     return [module for module in modules if type(module).__name__.endswith("Experts")]
@@ -128,7 +137,7 @@ def test_experts_in_mxfp4(models: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(models["gpt_oss"], folder, ignore=shutil.ignore_patterns("*.safetensors", "*.index.json"))
     save_file({**tensors, **packed}, folder / "model.safetensors")
     config = read_json(folder / "config.json") | {"quantization_config": {"quant_method": "mxfp4"}}
-    (folder / "config.json").write_bytes(msgspec.json.encode(config))
+    (folder / "config.json").write_text(json.dumps(config))
     assert len(Checkpoint(check_folder(folder)).packed) == len(packed) // 2 == 4
     _check(folder, tmp_path / "twin")
     del packed["model.layers.1.mlp.experts.down_proj_scales"]

@@ -1,6 +1,7 @@
 """Language models of checkpoints that also see, and configurations that leave things to be filled in."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,17 @@ def test_layers_that_a_rule_describes_are_filled_in(tmp_path: Path) -> None:
     (ruled / "config.json").write_text(json.dumps({**config, "layer_types": kinds}))
     found = Pipeline(check_folder(ruled), (1, 3)).greedy_logits(PROMPT, 6)
     assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+
+
+def test_numbers_that_are_infinite_are_read(tmp_path: Path) -> None:
+    """Of Nemotron-H checkpoints, which have no field for the number of layers, either."""
+    write_model(family_configs()["nemotron_h"], tmp_path / "text")
+    config, tensors = parts(tmp_path / "text")
+    assert "num_hidden_layers" not in config
+    folder = write(tmp_path / "model", {**config, "time_step_limit": [0.0, math.inf]}, tensors)
+    prepared = check_folder(folder)
+    assert read_facts(prepared).num_hidden_layers == 4
+    assert Pipeline(prepared, (1, 3)).frame(0, PROMPT).isfinite().all()
 
 
 def test_a_tower_of_another_family_is_refused(tmp_path: Path) -> None:
