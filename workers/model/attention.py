@@ -17,8 +17,8 @@ from workers.model.states import FrameStates
 from workers.shared.frames import REAL, Branches, Path
 
 NAME = "echelon"
-_SCORES = 1 << 24  # computed at once, of all heads
 CONTEXT = "echelon_frame"  # keyword under which the layers pass the context on
+_SCORES = 1 << 24  # computed at once where no fused kernel does, of all heads
 
 
 def register() -> None:
@@ -237,7 +237,7 @@ def put(held: Tensor, places: Tensor, computed: Tensor) -> None:
 def _softmax_attention(rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, rules: Rules) -> Tensor:
     """What the fused kernels cannot do; shapes as theirs, the softmax in float32.
 
-    Some rows at a time, as many as the sequence is short: the scores of all would be most of a stage's memory.
+    Some rows at a time, fewer behind longer sequences: the scores of all would be most of a stage's memory.
     """
     _, kv_heads, count, _ = rows.shape
     sinks = rules.sinks

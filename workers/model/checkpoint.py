@@ -70,7 +70,7 @@ class Checkpoint:
             yield stored
         for expert in range(weight.experts):
             parts = {part: tensor[expert] for part, tensor in stored.items()}
-            # By column lie whole numbers only: layouts of fewer bits have rows.
+            # What comes packed is stored by row, whatever the model has.
             yield {"weight": parts["weight"].T} if weight.by_column and weight.layout == "whole" else parts
 
     def _unpacked(self, name: str, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""What tokens of a frame do not see, for frames anywhere in a long sequence, in memory that hardly any page is used of.
+"""What tokens of a frame do not see, anywhere in a long sequence, at hardly any memory.
 
 Of T tokens at the end of n positions each sees all but those that follow it in the frame. So all such masks of T rows
 are the last n columns of one: zeros, and a triangle at the end. Pages that are read and never written take no memory.

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from workers.shared.model_files.tensor_sizes import EMBEDDING, EXPERTS, HEAD, TensorEntry
+from workers.shared.model_files.tensor_sizes import EMBEDDING, EXPERTS, HEAD, TensorEntry, layer_of
 from workers.shared.packed.weight import PRODUCT_GROUPS, PackedWeight
 
 QuantizationName = Literal["int8", "int4"]
@@ -34,9 +34,10 @@ class Rounding(NamedTuple):
         found = {}
         head = HEAD if HEAD in entries else EMBEDDING
         for name, entry in entries.items():
-            expert = EXPERTS.search(name) is not None and not name.endswith("bias")
-            rounded = name == head or expert or _PROJECTION.fullmatch(name) is not None
-            if not rounded or entry.dtype not in _FLOATS or len(entry.shape) not in (2, 3):
+            expert = layer_of(name) is not None and EXPERTS.search(name) and not name.endswith("bias")
+            if not (name == head or expert or _PROJECTION.fullmatch(name)):
+                continue
+            if entry.dtype not in _FLOATS or len(entry.shape) not in (2, 3):
                 continue
             *experts, rows, columns = entry.shape  # of all experts together or of one matrix
             turned = by_column and bool(experts)
