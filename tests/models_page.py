@@ -150,9 +150,9 @@ multiplied with weights converted to that, piece by piece. Against the product f
 Speed and memory of the served model: [benchmarks.md](benchmarks.md), "Packed weights, served".
 Gemma 3 270M (Q4_K_M; Q5_0, Q8_0, Q4_K and Q6_K blocks): 64.2 ms a token.
 
-Sixteen experts of 2048 by 768, of which a token goes to eight, one thread of a busy machine, in processor time (least of
-12): a token 12.3 ms in float32, 8.5 in int8, 3.7 in int4; the layer 294, 73 and 41 MiB. A chunk of 128 tokens, of which
-each expert gets 64: 106, 82 and 167 ms, for so few rows are still multiplied by the product for few.
+Sixteen experts of 2048 by 768, of which a token goes to eight, one thread of a busy machine, in processor time (least
+of 12): a token 12.3 ms in float32, 8.5 in int8, 3.7 in int4; the layer 294, 73 and 41 MiB. A chunk of 128 tokens, of
+which an expert gets about 64: 106, 82 and 167 ms; in four bits so few rows may still go through the product for few.
 
 ## Refused by name
 
