@@ -39,7 +39,7 @@ class HeadRuntime:
 
         `features` is `[rows, width]`, `tokens` the one after each position. Raises `ValueError` beyond the capacity.
         """
-        frame = FrameContext(self._cache.layers(0), start, len(tokens))
+        frame = FrameContext(self._cache.layers(0), start, len(tokens), chunk_masks=self._cache.chunk_masks)
         if frame.end > self.capacity:
             raise ValueError(f"draft head: position {frame.end - 1} is beyond its capacity of {self.capacity}")
         ids = torch.tensor(tokens, device=features.device)
