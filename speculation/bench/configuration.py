@@ -54,9 +54,11 @@ METHODS = {
     "dtv-eagle3": Method("eagle3", rounds=True),
     "dtv-peagle": Method("peagle", rounds=True),
     "dtv-mtp": Method("mtp", rounds=True),
+    "dtv-tree-eagle3": Method("eagle3", rounds=True, tree=4),
     "eagle3": Method("eagle3"),
     "peagle": Method("peagle"),
     "mtp": Method("mtp"),
+    "tree-eagle3": Method("eagle3", tree=4),
     "cascade": Method("cascade"),  # as many frames in flight as there are stages
     "cascade-rounds": Method("cascade", rounds=True),  # PipeSpec: one frame in flight, with all drafts that wait
     "cascade-sync": Method("cascade", rounds=True, waits=True),
