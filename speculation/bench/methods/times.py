@@ -57,10 +57,10 @@ def lone_times(cells: Iterable[Cell]) -> LoneTimes | None:
 
 
 def draft_ms(cells: Sequence[Cell]) -> float | None:
-    """Mean time of a draft: the drafter's whole time over the drafts it made. None where it made none.
+    """Mean time of a draft, or of all those at a position: the drafter's whole time over the positions it drafted for.
 
-    Times it was asked in vain are in it, as waiting for a hidden state.
+    None where it drafted for none. Times it was asked in vain are in it, as waiting for a hidden state.
     """
     stats = [cell.counters.stats for cell in cells if cell.counters is not None]
-    made = sum(each.counts.drafted for each in stats)
+    made = sum(each.counts.levels for each in stats)
     return sum(each.draft_ns for each in stats) / made / 1e6 if made else None

@@ -130,7 +130,9 @@ class Fake:
     def snapshot(self) -> Status:
         timings = StageTimings(frames=self._tokens, tokens=self._tokens, forward_ns=40 * MS * self._tokens)
         right = self._tokens // 2 if self._drafts else 0
-        counts = SpeculationCounts(drafted=2 * right, accepted=right, rejected=right, cycles=self._tokens)
+        counts = SpeculationCounts(
+            drafted=2 * right, levels=2 * right, accepted=right, rejected=right, cycles=self._tokens
+        )
         stats = EngineStats(counts, drafts=2 * right, draft_ns=8 * MS * right)
         return Status(0, INFO, 0, 0, stats, CHOICE, [timings] * self._stages)
 
