@@ -24,6 +24,10 @@ class LoneTimes:
     token_ms: float  # all layers, head and sampler
     draft_ms: Mapping[str, float]  # a draft, by method
 
+    def updated(self, drafts: Iterable[Cell]) -> "LoneTimes":
+        """The same but for the drafts that these cells have timed."""
+        return LoneTimes(self.token_ms, {**self.draft_ms, **drafts_ms(drafts)})
+
     def slowdown(self, stages: int, cores: int) -> float:
         """By how much every emulated time is longer, so that this machine keeps pace with `stages` devices."""
         return max(1.0, _WORK * stages / cores)
@@ -51,9 +55,16 @@ def lone_times(cells: Iterable[Cell]) -> LoneTimes | None:
     token_ms = decoding(alone, 0).frame_ms if alone else 0.0
     if not token_ms:
         return None
-    methods = {cell.key.contender.method for cell in known}
-    drafts = {name: draft_ms([cell for cell in known if cell.key.contender.method == name]) for name in methods}
-    return LoneTimes(token_ms, {name: time for name, time in sorted(drafts.items()) if time is not None})
+    return LoneTimes(token_ms, drafts_ms(known))
+
+
+def drafts_ms(cells: Iterable[Cell]) -> dict[str, float]:
+    """`draft_ms` by method, of those that have drafted."""
+    by_method: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_method.setdefault(cell.key.contender.method, []).append(cell)
+    drafts = {method: draft_ms(those) for method, those in sorted(by_method.items())}
+    return {method: time for method, time in drafts.items() if time is not None}
 
 
 def draft_ms(cells: Sequence[Cell]) -> float | None:
