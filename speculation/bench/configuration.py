@@ -12,7 +12,7 @@ from workers.shared.options.declared import flags, given, within
 from workers.shared.options.engine import EngineOptions
 
 BENCH = "Bench"
-SEVERAL = 4
+SEVERAL = 4  # tokens a frame, or drafts for one position, of methods that have several, unless others are tried
 
 
 class Method(NamedTuple):
