@@ -40,7 +40,7 @@ class MethodsOptions(Struct, frozen=True, kw_only=True):
     ] = ()
     row_cost: Annotated[
         tuple[Cost, ...], about(_METHODS, "Emulated: a stage's time for 1, 2, 4, 8, ... tokens, in times of one")
-    ] = (1.0, 1.06, 1.08, 1.1, 1.22)
+    ] = (1.0, 1.06, 1.08, 1.1, 1.22, 1.28, 1.35)
     draft_module: Annotated[
         str | None,
         about(_METHODS, "For pdm", default="the one that comes with Echelon for the default model", metavar="PATH"),
