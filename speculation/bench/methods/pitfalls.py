@@ -50,7 +50,8 @@ def pitfalls(made: Made) -> list[str]:
         f"Tuning: K = {made.drafts} drafts a round and, where there are several, four tokens a frame or drafts a "
         f"position for all; {tried}, so a row may gain from another value.",
         f"Width: emulated stages take, for so many rows, {costs}: 16-bit weights on a card that memory limits, as "
-        "published (what lies between 16 and 64 is a guess). The CPU of the real rows computes, and its wide frames cost more.",
+        "published (what lies between 16 and 64 is a guess). The CPU of the real rows computes, and its wide frames "
+        "cost more.",
         "The head's reads are in the measured time of a draft, those of the target's head in the last stage.",
         "PipeSpec: start and the smaller models' prefill are in the time that a client sees; the count of devices has "
         "all models.",
