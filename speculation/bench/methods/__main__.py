@@ -141,8 +141,8 @@ class Comparison:
         contenders = [Contender(entry.method, 1 if entry.how.one_device else stages) for entry in able]
         self._failed(bench.measure(_WALL, contenders, {}, real, options.repeats))
         alone = [entry for entry in able if entry.emulates]
-        drafting = [Contender(entry.method, 1) for entry in alone if entry.method not in (NONE, *USES_CASCADE)]
-        self._failed(bench.measure(_ALONE, [Contender(SINGLE, 1), *drafting], {}, bench.settings, together=_TOGETHER))
+        drafting = [entry for entry in alone if entry.method != NONE]
+        self._alone(bench, _ALONE, [Contender(SINGLE, 1)], drafting)
         times = lone_times(bench.cells(_ALONE, bench.settings))
         if times is None:
             raise ConfigError("a token has taken no time; see the logs of the section `alone`")
@@ -157,12 +157,17 @@ class Comparison:
         """Other numbers of whatever methods have several of."""
         for number in self.options.sweep:
             trial = self._bench.trying(number)
-            drafting = [Contender(entry.method, 1) for entry in swept if has_network(entry.how)]
-            drafting = [contender for contender in drafting if contender.method not in USES_CASCADE]
-            self._failed(trial.measure(_trial(_ALONE, number), drafting, {}, trial.settings, together=_TOGETHER))
+            self._alone(trial, _trial(_ALONE, number), [], [entry for entry in swept if has_network(entry.how)])
             timed = times.updated(trial.cells(_trial(_ALONE, number), trial.settings))
             for count in self.options.stages:
                 self._pipelines(trial, _trial(_name(count, shared=False), number), swept, count, timed, shared=False)
+
+    def _alone(self, bench: Bench, name: str, others: list[Contender], drafting: Sequence[Entry]) -> None:
+        """A section with all layers in one stage, beside which drafts are made: of streams, one frame ahead of it."""
+        ahead = replace(bench.settings, engine=replace(bench.settings.engine, delta=1))
+        methods = [entry.method for entry in drafting if entry.method not in USES_CASCADE]
+        contenders = [*others, *(Contender(method, 1) for method in methods)]
+        self._failed(bench.measure(name, contenders, dict.fromkeys(methods, ahead), bench.settings, together=_TOGETHER))
 
     def _pipelines(
         self, bench: Bench, name: str, chosen: Sequence[Entry], stages: int, times: LoneTimes, *, shared: bool

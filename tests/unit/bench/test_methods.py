@@ -190,6 +190,9 @@ class TestCommand:
         assert sorted(started[5:9]) == [("dtv-ngram", 1), ("ngram", 1), ("pdm", 1), ("single", 1)]
         assert sorted(started[9:13]) == sorted((method, 4) for method in piped)
         assert started[13:] == [("pdm", 4)], "what streams a network is measured on a shared device, too"
+        assert {settings.engine.delta for contender, settings in log[5:9] if contender.method == "pdm"} == {1}, (
+            "with one frame in flight, one stage leaves no time to draft in"
+        )
         own, shared = (next(s for c, s in log[at:] if c.method == "pdm").engine.emulate for at in (9, 13))
         assert shared.stage_ms > own.stage_ms > 0
         assert own.draft_ms == shared.draft_ms > 0
