@@ -91,9 +91,9 @@ class OftenRight(DrafterWrapper):
         if answer is PENDING or place % 3 == 0 or place >= len(self._text):
             return answer
         right = self._text[place]
-        return (
-            Draft((right,)) if place % 3 == 1 or not self._branches else Draft((right + 1, right), chances=(0.5, 0.4))
-        )
+        if place % 3 == 1 or not self._branches:
+            return Draft((right,))
+        return Draft(((right + 1) % VOCABULARY, right), chances=(0.5, 0.4))
 
 
 def makers(engine: LocalEngine, head: EagleHead, text: Sequence[int]) -> dict[str, Maker]:
