@@ -91,7 +91,7 @@ def head_need(config: EngineConfig) -> Need:
     size = own_head_size(target) if drafter.draft_model is None else head_size(Path(drafter.draft_model), target)
     item, host = _ITEM_BYTES[config.dtype], host_of(config.endpoints.bus)
     weights, kv = size.weights * item, size.per_position * item
-    return Need("draft head", drafter.device, weights, kv, config.max_num_seqs, 0, host)
+    return Need("draft head", drafter.device, weights, kv, config.max_num_seqs, 0, host, config.scratch)
 
 
 class _Module(msgspec.Struct):
