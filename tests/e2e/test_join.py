@@ -38,8 +38,15 @@ class Hosts:
             whole = [sys.executable, "-m", *arguments]
             return subprocess.Popen(whole, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
-    def logs(self) -> str:
-        return "\n".join(f"--- {log.name}\n{log.read_text()}" for log in sorted(self.folder.glob("*.log")))
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """What the server and all hosts have said comes with whatever goes wrong."""
+        try:
+            yield
+        except Exception as error:
+            logs = sorted(self.folder.glob("*.log"))
+            error.add_note("\n".join(f"--- {log.name}\n{log.read_text()}" for log in logs))
+            raise
 
 
 @contextmanager
@@ -65,7 +72,7 @@ def answer(running: Serving) -> str:
     return text
 
 
-def streamed(running: Serving, after_the_first: "list[subprocess.Popen[bytes]]", hosts: Hosts) -> str:
+def streamed(running: Serving, after_the_first: "list[subprocess.Popen[bytes]]") -> str:
     """The streamed text of an answer during which a host leaves and another one joins."""
     text = ""
     with httpx.stream("POST", f"{running.url}/v1/completions", json=LONG | {"stream": True}, timeout=START) as events:
@@ -73,7 +80,7 @@ def streamed(running: Serving, after_the_first: "list[subprocess.Popen[bytes]]",
             if not line.startswith("data: {"):
                 continue
             chunk = json.loads(line.removeprefix("data: "))
-            assert "error" not in chunk, hosts.logs()
+            assert "error" not in chunk, chunk
             text += chunk["choices"][0]["text"]
             while after_the_first:
                 leaving = after_the_first.pop()
@@ -89,7 +96,7 @@ def test_hosts_join_leave_and_come_back_while_a_stream_goes_on(tmp_path: Path) -
     hosts = Hosts(tmp_path, {"ECHELON_TOKEN": draw_token(), "ECHELON_RANK_0": address, "ECHELON_DEVICE": "cpu"})
     by_launcher = hosts.join("workers", RANK="2", WORLD_SIZE="3", LOCAL_RANK="0", ECHELON_MEASURE="false")
     by_hand = hosts.join("server.cli", "join", address, "--measure")
-    with ending(by_hand, by_launcher):
+    with hosts.heard(), ending(by_hand, by_launcher):
         options = ("--stages", "3", "--gather-at", address, "--token", hosts.variables["ECHELON_TOKEN"])
         with serving(tmp_path, "tiny", *options, "--max-model-len", "512", ready=START) as running:
             expected = answer(running)
@@ -100,7 +107,7 @@ def test_hosts_join_leave_and_come_back_while_a_stream_goes_on(tmp_path: Path) -
             another = hosts.join("server.cli", "join", address, "--no-measure")  # in reserve
             with ending(another):
                 wait_until(lambda: running.log.read_text().count("has joined") == 4, START)
-                assert streamed(running, [by_hand], hosts) == expected, hosts.logs()
+                assert streamed(running, [by_hand]) == expected
                 wait_until(lambda: running.health() == 200, START)
                 assert answer(running) == expected
                 assert stage_of(another) == 1
