@@ -209,11 +209,13 @@ def _width(how: Method, asked: EngineOptions) -> int | Literal["auto"]:
     return asked.tokens_per_frame if how.width is None else how.width
 
 
-def _tree_width(how: Method, asked: EngineOptions) -> int:
-    """Drafts for one position, of what can draft behind several."""
+def _tree_width(how: Method, asked: EngineOptions) -> int | Literal["auto"]:
+    """Drafts for one position, of what can draft behind several; chosen with frames in every stage alone."""
     if how.drafter is None or how.drafter == NONE or not DRAFTERS[how.drafter].branches:
         return 1
-    return asked.tree_width if how.tree is None else how.tree
+    if how.tree is not None:
+        return how.tree
+    return 1 if how.rounds and asked.tree_width == "auto" else asked.tree_width
 
 
 def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:

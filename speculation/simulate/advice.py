@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from speculation.simulate.events import simulate
 from speculation.simulate.presets import Machine
 from speculation.simulate.rounds import best_drafts, tensor_parallel
-from workers.shared.config import WIDTHS
+from workers.shared.config import CHOSEN
 
 _TOKENS = 1000
 _CLOSE = 1.1  # a smaller gain than this is within what the model can be wrong by
@@ -39,7 +39,7 @@ def advise(machine: Machine, acceptances: Sequence[float], *, delta: int = 0, to
         max(
             (
                 (width, simulate(pipeline, acceptance, delta=delta, width=width, tokens=tokens).tokens_per_second)
-                for width in WIDTHS
+                for width in CHOSEN
             ),
             key=lambda found: found[1],
         )
