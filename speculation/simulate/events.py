@@ -18,6 +18,7 @@ from workers.decisions.made_up import MadeUpText
 from workers.shared.frames import Frame, Move
 from workers.shared.messages import Open, Sample, Sampling
 
+RESCUE = 0.42  # share of what is missed that twice as many candidates find
 _VOCABULARY = 1000
 _SPACING = 1_000_003  # positions between the texts of two seeds
 
@@ -30,7 +31,7 @@ def simulate(
     drafts: int = 0,
     width: int = 1,
     breadth: int = 1,
-    rescue: float = 0.42,
+    rescue: float = RESCUE,
     tokens: int = 2000,
     seed: int = 0,
 ) -> Prediction:
