@@ -142,8 +142,7 @@ def _presets(presets: Presets, options: SimulateOptions) -> str:
     lines = [
         "Predicted tokens/s of one short sequence, from the figures listed below with their sources.",
         f"The verdict is about the first acceptance, {acceptances[0]:g}, which draft-then-verify is given too.",
-        "In brackets the best tokens a frame, m, and drafts a position, W, if drafts that look further ahead were right "
-        "as often.",
+        "In brackets the best tokens a frame, m, and drafts a position, W, if drafts further ahead were as good.",
         "",
         _line(*header, "would it help?"),
         _line(*["---"] * (len(header) + 1)),

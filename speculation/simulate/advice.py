@@ -57,8 +57,8 @@ def best_shape(
 ) -> tuple[Shape, float]:
     """Tokens a frame and drafts a position that are fastest, and the tokens/s, if deep drafts are right as often.
 
-    Of those that the engine chooses from, and that have no more rows than the pipeline's costs are known for. The law by
-    which the engine chooses says which are worth a simulation.
+    Of those that the engine chooses from, and that have no more rows than the pipeline's costs are known for. The law
+    by which the engine chooses says which are worth a simulation.
     """
     known = 2 ** (len(pipeline.row_cost) - 1) if pipeline.row_cost else MEASURED_ROWS[-1]
     costs = FrameCosts(pipeline.token_ms / pipeline.stages, pipeline.draft_ms, pipeline.row_cost)
@@ -66,7 +66,7 @@ def best_shape(
     def expected(shape: Shape) -> float:
         any_of = 1 - (1 - acceptance) * (1 - rescue) ** log2(shape.breadth)
         right = held(pipeline.stages, shape, acceptance, any_of)
-        return seconds_per_token(pipeline.stages, costs, shape, [right] * shape.width)
+        return seconds_per_token(pipeline.stages, costs, shape, right, right, [1.0] * shape.width)
 
     def simulated(shape: Shape) -> float:
         width, breadth = shape

@@ -22,6 +22,7 @@ _DEPTH_HORIZON = 512.0  # tokens after which it is old how much worse drafts are
 _EVEN_TOKENS = 8.0  # for which they are taken to be as good
 _NEIGHBOUR = 0.5  # of what is seen of one shape, for wider ones
 _BETTER = 0.02  # gain for which another shape is taken
+_SLOW = 0.1  # more time than it should take, for which a shape is left for a while
 _OUTLIER = 2.0  # a sample may take so many times what was expected; the rest is somebody else's doing
 _LOSS_SHARE = 0.01  # of all time may be lost to shapes that turn out worse than the least
 _LOSS_REFILLS = 2.0  # of the pipeline, whose time may be lost beyond that
@@ -59,6 +60,19 @@ class _Ratio:
         self.expected = kept * self.expected + weight * expected
 
 
+class _Hits:
+    """Shares of tokens that are the first candidate, and any of as many as there are drafts at a position."""
+
+    def __init__(self, prior: float) -> None:
+        self.first = Average(prior, _PRIOR_WEIGHT)
+        self.any_of = Average(prior, _PRIOR_WEIGHT)
+
+
+def _within(rank: int | None, breadth: int) -> bool:
+    """Whether a token of this rank, None where it is no candidate, is among the first so many."""
+    return rank is not None and rank < breadth
+
+
 class _Known:
     """What is known of one shape, whatever the text."""
 
@@ -77,7 +91,9 @@ class Shapes:
         self._stages = stages
         self._costs = costs
         # What further candidates are worth is seen before any of them is sent, so nothing is hoped of them.
-        self._hits = {breadth: Average(prior, _PRIOR_WEIGHT) for breadth in (1, *(shape.breadth for shape in shapes))}
+        breadths = dict.fromkeys(shape.breadth for shape in shapes)
+        self._hits = {breadth: {missed: _Hits(prior) for missed in (False, True)} for breadth in breadths}
+        self._rank: int | None = None  # of the newest token
         self._known = {shape: _Known(shape) for shape in shapes}
         self._least = shapes[0]
         self._samples = 0
@@ -90,16 +106,19 @@ class Shapes:
     def begin(self) -> None:
         """Another request, whose text may be another kind."""
         self._settling = 0
-        for known in self._hits.values():
-            known.weight = min(known.weight, _MEMORY_WEIGHT)
+        self._rank = None
+        for states in self._hits.values():
+            for hits in states.values():
+                hits.first.weight = min(hits.first.weight, _MEMORY_WEIGHT)
+                hits.any_of.weight = min(hits.any_of.weight, _MEMORY_WEIGHT)
 
     def seconds(self, shape: Shape) -> float:
         """Seconds a token."""
-        even, mine = self._held(shape), [depth.value for depth in self._known[shape].depths]
+        mine = [depth.value for depth in self._known[shape].depths]
         if shape.width < self.current.width:  # drafts that look less far ahead are at least as good
             mine = [max(own, seen.value) for own, seen in zip(mine, self._known[self.current].depths, strict=False)]
-        right = [min(1.0, even * ratio) for ratio in mine]
-        return self._pace(shape) * seconds_per_token(self._stages, self._costs, shape, right)
+        missed, right = self._held(shape, missed=True), self._held(shape, missed=False)
+        return self._pace(shape) * seconds_per_token(self._stages, self._costs, shape, missed, right, mine)
 
     def sampled(
         self, seconds: float | None, verdicts: Sequence[bool], ranks: Sequence[int | None], *, refilled: bool
@@ -120,9 +139,13 @@ class Shapes:
             weight = depth.value * (depth.certainty if place else 1.0)
             if settled:
                 self._judge(place, right=right)
-            for breadth, hits in self._hits.items():
-                hits.add((rank is not None and rank < breadth) / depth.value, weight)
-                hits.age(_TEXT_HORIZON)
+            for breadth, states in self._hits.items():
+                hits = states[not _within(self._rank, breadth)]
+                hits.first.add((rank == 0) / depth.value, weight)
+                hits.any_of.add(_within(rank, breadth) / depth.value, weight)
+                hits.first.age(_TEXT_HORIZON)
+                hits.any_of.age(_TEXT_HORIZON)
+            self._rank = rank
         if seconds is not None:
             if not self._costs.stage:  # frames of one token give the scale
                 self._costs = self._costs._replace(stage=seconds / (self._stages if refilled else 1))
@@ -135,8 +158,10 @@ class Shapes:
         self._first = refilled
         return self._choose()
 
-    def _held(self, shape: Shape) -> float:
-        return held(self._stages, shape, self._hits[1].value, self._hits[shape.breadth].value)
+    def _held(self, shape: Shape, *, missed: bool) -> float:
+        """The share of positions whose token is in frames of a shape, where the one before was missed, or was not."""
+        hits = self._hits[shape.breadth][missed]
+        return held(self._stages, shape, hits.first.value, hits.any_of.value)
 
     def _judge(self, place: int, *, right: bool) -> None:
         """Drafts at this place have held the token or not; those of wider frames look as far ahead, or further.
@@ -146,7 +171,7 @@ class Shapes:
         if place == 0 and self.current.breadth == self._least.breadth:
             return
         current, deepest = self.current, place == self.current.width - 1
-        expected = self._held(current)
+        expected = self._held(current, missed=not _within(self._rank, current.breadth))
         for shape, known in self._known.items():
             if shape.covers(current):
                 for at in range(place, shape.width if deepest else place + 1):
@@ -197,7 +222,7 @@ class Shapes:
 
     def _is_slow(self, shape: Shape) -> bool:
         """Whether it took longer than it should, which nobody can see who does not take it."""
-        return self._pace(shape) > (1 + _BETTER) * self._pace(self._least)
+        return self._pace(shape) > (1 + _SLOW) * self._pace(self._least)
 
     def _is_due(self, shape: Shape) -> bool:
         return self._known[shape].due <= self._samples

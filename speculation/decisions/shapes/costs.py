@@ -7,6 +7,8 @@ from workers.shared.config import MEASURED_ROWS
 from workers.shared.emulation import cost_of_rows
 from workers.shared.frames import Shape
 
+_ENDLESS = 1e-9  # the least probability of a miss
+
 
 class FrameCosts(NamedTuple):
     """What is known of a drafter's pipeline before it is tried."""
@@ -32,22 +34,32 @@ class FrameCosts(NamedTuple):
         return self.stage * cost_of_rows(self.rows, 1 + (shape.width - 1) * shape.breadth)
 
 
-def seconds_per_token(stages: int, costs: FrameCosts, shape: Shape, right: Sequence[float]) -> float:
-    """Seconds a token, where `right` is the share of positions whose token the frame holds, by place in it, from 0.
+def seconds_per_token(
+    stages: int, costs: FrameCosts, shape: Shape, missed: float, right: float, depths: Sequence[float]
+) -> float:
+    """Seconds a token, where frames hold the share `missed` of tokens behind one that they missed, `right` of others.
 
-    Of the frames between two misses, the first finds the pipeline empty and the others follow. A frame yields the token
-    behind its first one, and one more for each position that is right in a row; another follows if all are, and the
-    first of that one.
+    `depths` are what that is multiplied by at each place in a frame, from 0. Of the frames between two misses, the
+    first finds the pipeline empty and the others follow. A frame yields the token behind its first one, and one more
+    for each place that is right in a row, from 1 on; another follows if all are, and place 0, the first of that one.
     """
-    first, *others = right
+    order = [*depths[1:], depths[0]]
+    shares = [min(1.0, right * depth) for depth in order]
+    tokens, follows = _frame([min(1.0, missed * order[0]), *shares[1:]])
+    later, goes_on = _frame(shares)
+    others = follows / max(1.0 - goes_on, _ENDLESS)  # frames that follow
+    seconds = costs.refill(stages, shape) + follows * costs.second(stages, shape)
+    seconds += (others - follows) * costs.cycle(shape)
+    return seconds / (tokens + others * later)
+
+
+def _frame(shares: Sequence[float]) -> tuple[float, float]:
+    """Tokens of a frame whose places are right with these probabilities, and the probability that another follows."""
     tokens = reach = 1.0
-    for share in others:
+    for share in shares[:-1]:
         reach *= share
         tokens += reach
-    follows = reach * first
-    second, cycle = costs.second(stages, shape), costs.cycle(shape)
-    behind = (1 - follows) * second + follows * cycle
-    return ((1 - follows) * costs.refill(stages, shape) + follows * behind) / tokens
+    return tokens, reach * shares[-1]
 
 
 def held(stages: int, shape: Shape, first: float, any_of: float) -> float:
