@@ -23,6 +23,7 @@ _EVEN_TOKENS = 8.0  # for which they are taken to be as good
 _NEIGHBOUR = 0.5  # of what is seen of one shape, for wider ones
 _BETTER = 0.02  # gain for which another shape is taken
 _SLOW = 0.1  # more time than it should take, for which a shape is left for a while
+_UNLIKELY = 1e-6
 _OUTLIER = 2.0  # a sample may take so many times what was expected; the rest is somebody else's doing
 _LOSS_SHARE = 0.01  # of all time may be lost to shapes that turn out worse than the least
 _LOSS_REFILLS = 2.0  # of the pipeline, whose time may be lost beyond that
@@ -94,6 +95,7 @@ class Shapes:
         breadths = dict.fromkeys(shape.breadth for shape in shapes)
         self._hits = {breadth: {missed: _Hits(prior) for missed in (False, True)} for breadth in breadths}
         self._rank: int | None = None  # of the newest token
+        self._follows = 0.0  # the probability that the least shape would have held it
         self._known = {shape: _Known(shape) for shape in shapes}
         self._least = shapes[0]
         self._samples = 0
@@ -106,7 +108,7 @@ class Shapes:
     def begin(self) -> None:
         """Another request, whose text may be another kind."""
         self._settling = 0
-        self._rank = None
+        self._rank, self._follows = None, 0.0
         for states in self._hits.values():
             for hits in states.values():
                 hits.first.weight = min(hits.first.weight, _MEMORY_WEIGHT)
@@ -131,12 +133,13 @@ class Shapes:
         """
         self._samples += 1
         self._settling = 0 if refilled else max(0, self._settling - 1)
-        settled = not self._settling
+        settled, spared = not self._settling, 0.0
         for count, (right, rank) in enumerate(zip(verdicts, ranks, strict=True), 1):
             place = count % self.current.width  # the last is the first of the next frame
             depth = self._known[self.current].depths[place]
             # As of drafts that look no further ahead than the least do; others say little before they are known.
             weight = depth.value * (depth.certainty if place else 1.0)
+            spared += self._least_seconds(rank, depth.value)
             if settled:
                 self._judge(place, right=right)
             for breadth, states in self._hits.items():
@@ -153,10 +156,21 @@ class Shapes:
                 self._time(seconds, refilled=refilled)
             self._seconds += seconds
             if self.current != self._least:
-                gain = len(verdicts) * self.seconds(self._least) - seconds
+                gain = self._pace(self._least) * spared - seconds
                 self._lost = max(self._lost - gain, -_GAIN_REFILLS * self._refill)
         self._first = refilled
         return self._choose()
+
+    def _least_seconds(self, rank: int | None, depth: float) -> float:
+        """What a token of this rank would have taken in the least shape, in which fewer drafts look too far ahead.
+
+        By what has come, and not by what is usual: text that is hard for one shape is hard for all.
+        """
+        costs, least, follows = self._costs, self._least, self._follows
+        usual = self._held(least, missed=not _within(self._rank, least.breadth))
+        deep = min(1.0, depth) * min(usual, 1.0 - _UNLIKELY)
+        self._follows = 1.0 if _within(rank, least.breadth) else max(0.0, usual - deep) / (1.0 - deep)
+        return follows * costs.cycle(least) / least.width + (1.0 - follows) * costs.refill(self._stages, least)
 
     def _held(self, shape: Shape, *, missed: bool) -> float:
         """The share of positions whose token is in frames of a shape, where the one before was missed, or was not."""
