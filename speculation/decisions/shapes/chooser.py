@@ -23,7 +23,7 @@ _EVEN_TOKENS = 8.0  # for which they are taken to be as good
 _NEIGHBOUR = 0.5  # of what is seen of one shape, for wider ones
 _BETTER = 0.02  # gain for which another shape is taken
 _SLOW = 0.1  # more time than it should take, for which a shape is left for a while
-_UNLIKELY = 1e-6
+_UNLIKELY = 1e-6  # the least probability of a miss
 _OUTLIER = 2.0  # a sample may take so many times what was expected; the rest is somebody else's doing
 _LOSS_SHARE = 0.01  # of all time may be lost to shapes that turn out worse than the least
 _LOSS_REFILLS = 2.0  # of the pipeline, whose time may be lost beyond that
@@ -56,7 +56,7 @@ class _Ratio:
 
     def add(self, seen: float, expected: float, weight: float = 1.0) -> None:
         """One more."""
-        kept = 1.0 - weight * expected / self.horizon
+        kept = max(0.0, 1.0 - weight * expected / self.horizon)
         self.seen = kept * self.seen + weight * seen
         self.expected = kept * self.expected + weight * expected
 
@@ -167,9 +167,9 @@ class Shapes:
         By what has come, and not by what is usual: text that is hard for one shape is hard for all.
         """
         costs, least, follows = self._costs, self._least, self._follows
-        usual = self._held(least, missed=not _within(self._rank, least.breadth))
-        deep = min(1.0, depth) * min(usual, 1.0 - _UNLIKELY)
-        self._follows = 1.0 if _within(rank, least.breadth) else max(0.0, usual - deep) / (1.0 - deep)
+        usual = min(self._held(least, missed=not _within(self._rank, least.breadth)), 1.0 - _UNLIKELY)
+        deep = min(1.0, depth) * usual
+        self._follows = 1.0 if _within(rank, least.breadth) else (usual - deep) / (1.0 - deep)
         return follows * costs.cycle(least) / least.width + (1.0 - follows) * costs.refill(self._stages, least)
 
     def _held(self, shape: Shape, *, missed: bool) -> float:

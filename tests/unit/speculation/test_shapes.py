@@ -141,3 +141,14 @@ def test_branches_are_taken_where_further_candidates_are_right_before_any_was_se
     for _ in range(12):
         chooser.sampled(4.0, [False], [2], refilled=True)
     assert chooser.current == Shape(1, 4)
+
+
+def test_a_miss_after_many_hits_is_no_loss_of_the_shape_in_use() -> None:
+    chooser = Shapes(4, FrameCosts(1.0, rows=(1.0,) * 5), 0.9, [Shape(1, 1), Shape(4, 1)])
+    for _ in range(200):
+        width = chooser.current.width
+        chooser.sampled(1.0, [True] * width, [0] * width, refilled=False)
+    assert chooser.current == Shape(4, 1)
+    chooser.sampled(1.0, [False], [None], refilled=False)
+    for _ in range(3):
+        assert chooser.sampled(4.0, [True] * 3 + [False], [0, 0, 0, None], refilled=True) == Shape(4, 1)
