@@ -28,7 +28,8 @@ RUN /build/pip/bin/pip wheel --no-deps --wheel-dir /wheels /source
 
 FROM build AS api-packages
 COPY --from=wheel /wheels /wheels
-RUN $PIP install --constraint /build/constraints.txt /wheels/*.whl
+# The last one reads what the driver says of devices, where there is one.
+RUN $PIP install --constraint /build/constraints.txt "$(echo /wheels/*.whl)[otel]" nvidia-ml-py
 
 FROM build AS engine-packages
 ARG TORCH_INDEX=
@@ -36,7 +37,7 @@ ARG TORCH_INDEX=
 RUN $PIP install --constraint /build/constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch
 RUN $PIP install pip
 COPY --from=wheel /wheels /wheels
-RUN $PIP install --constraint /build/constraints.txt "$(echo /wheels/*.whl)[engine]"
+RUN $PIP install --constraint /build/constraints.txt "$(echo /wheels/*.whl)[engine,otel]"
 
 FROM ${BASE_IMAGE} AS base
 ENV PATH=/opt/echelon/bin:$PATH PYTHONUNBUFFERED=1

@@ -330,7 +330,9 @@ class EngineClient:
         if not self._health.answered(status.number, self._clock()):
             return
         if self.figures.status is None:
-            log.info("engine ready: %s", status.info)
+            info = status.info
+            layers = "+".join(map(str, info.split))
+            log.info("engine ready: %d stages of %s layers, drafter %s", info.stages, layers, info.drafter)
             self._trouble = ""
             if self._known not in (None, fingerprint):
                 self._give_up(list(self._recovery), "the engine has come back with other settings")

@@ -55,7 +55,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType({
     "--speculative-draft-model": "--draft-model PATH",
     "--speculative-draft": "--draft-model PATH",
     "--speculative-num-steps": "--num-speculative-tokens K, as rounds of K drafts",
-    "--speculative-eagle-topk": "no tree of drafts: leave it out",
+    "--speculative-eagle-topk": "--tree-width W, the drafts for one position: of all branches together",
     "--speculative-num-draft-tokens": "--num-speculative-tokens K",
     "--speculative-draft-model-revision": "--draft-model with a folder",
     "--speculative-draft-model-quantization": "--draft-model with a folder that is stored as it is to be used",

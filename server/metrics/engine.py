@@ -26,6 +26,7 @@ _NANOSECONDS = "_ns"
 # By the names of fields. One that is missing here fails tests/unit/server/test_engine_metrics.py.
 _HELP: Mapping[str, str] = {
     "speculation_drafted": "Drafted tokens",
+    "speculation_levels": "Times that a position got drafts, several where they branch",
     "speculation_accepted": "Drafts that were equal to the sampled token",
     "speculation_rejected": "Drafts that were not",
     "speculation_discarded": "Drafts that were never verified, or stood beside one that was",

@@ -12,6 +12,7 @@ from workers.shared.options.declared import flags, given, within
 from workers.shared.options.engine import EngineOptions
 
 BENCH = "Bench"
+SEVERAL = 4  # tokens a frame, or drafts for one position, of methods that have several, unless others are tried
 
 
 class Method(NamedTuple):
@@ -23,13 +24,20 @@ class Method(NamedTuple):
     chooses: bool = False  # the controller decides, also where the others are to draft always
     waits: bool = False  # of a cascade: one model works at a time, on as many drafts as a round has
     direct: bool = False  # of a cascade: the smallest model alone, without those between it and the target
-    width: int | Literal["auto"] | None = None  # tokens a frame of its own; None: as all have been asked for
-    tree: int | None = None  # drafts for one position of its own, likewise
+    width: Literal["several", "auto"] | None = None  # tokens a frame of its own; None: as all have been asked for
+    tree: bool = False  # several drafts for one position, whatever all have been asked for
 
     @property
     def several(self) -> bool:
         """Whether its frames hold several tokens whatever all have been asked for."""
-        return self.rounds or self.width is not None or self.tree is not None
+        return self.rounds or self.width is not None or self.tree
+
+    @property
+    def number(self) -> Literal["K", "m", "W", ""]:
+        """What it has a number of that may be tried: drafts a round, tokens a frame or drafts for one position."""
+        if self.rounds:
+            return "K"
+        return "m" if self.width == "several" else "W" if self.tree else ""
 
 
 SINGLE = "single"  # all layers in one stage process, no speculation
@@ -42,21 +50,23 @@ METHODS = {
     "pdm+ngram": Method("pdm+ngram"),
     "exit": Method("exit"),
     "chosen": Method("pdm+ngram", chooses=True),
-    "wide-ngram": Method("ngram", width=4),
-    "wide-pdm": Method("pdm", width=4),
+    "wide-ngram": Method("ngram", width="several"),
+    "wide-pdm": Method("pdm", width="several"),
     "best": Method("pdm+ngram", chooses=True, width="auto"),
     "model": Method("model"),
     "dtv-ngram": Method("ngram", rounds=True),
     "dtv-model": Method("model", rounds=True),
-    "tree-ngram": Method("ngram", tree=4),
-    "tree-model": Method("model", tree=4),
+    "tree-ngram": Method("ngram", tree=True),
+    "tree-model": Method("model", tree=True),
     # Draft heads: a round of drafts in one frame, as they are published; and a frame in every stage, which is ours.
     "dtv-eagle3": Method("eagle3", rounds=True),
     "dtv-peagle": Method("peagle", rounds=True),
     "dtv-mtp": Method("mtp", rounds=True),
+    "dtv-tree-eagle3": Method("eagle3", rounds=True, tree=True),
     "eagle3": Method("eagle3"),
     "peagle": Method("peagle"),
     "mtp": Method("mtp"),
+    "tree-eagle3": Method("eagle3", tree=True),
     "cascade": Method("cascade"),  # as many frames in flight as there are stages
     "cascade-rounds": Method("cascade", rounds=True),  # PipeSpec: one frame in flight, with all drafts that wait
     "cascade-sync": Method("cascade", rounds=True, waits=True),
@@ -94,6 +104,7 @@ class BenchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     top_p: float = 1.0
     seed: int = 0
     num_speculative_tokens: int = 4  # drafts a frame, for draft-then-verify
+    several: int = SEVERAL  # tokens a frame, or drafts for one position, of methods that have several of their own
     ignore_eos: bool = False  # every answer then has `max_tokens` tokens
     module: str | None = None  # SHA-256 of the draft module's weights
     checkpoints: dict[str, str] = {}  # drafters that have another one: SHA-256 of its weights
@@ -186,8 +197,8 @@ def serve_arguments(contender: Contender, settings: BenchSettings, checkpoint: s
         asked,
         stages=contender.stages,
         delta=0 if how.rounds else asked.delta,
-        tokens_per_frame=_width(how, asked),
-        tree_width=_tree_width(how, asked),
+        tokens_per_frame=_width(how, settings),
+        tree_width=_tree_width(how, settings),
         device=_device(contender, asked),
         drafter=drafter,
     )
@@ -202,20 +213,23 @@ def _cascade(contender: Contender, settings: BenchSettings) -> tuple[str, ...]:
     return models[:1] if contender.how.direct else models
 
 
-def _width(how: Method, asked: EngineOptions) -> int | Literal["auto"]:
+def _width(how: Method, settings: BenchSettings) -> int | Literal["auto"]:
     """Tokens a frame, of what can fill frames of several."""
     if how.drafter is None or how.drafter == NONE or how.rounds or not DRAFTERS[how.drafter].fills_frames:
         return 1
-    return asked.tokens_per_frame if how.width is None else how.width
+    if how.width is None:
+        return settings.engine.tokens_per_frame
+    return settings.several if how.width == "several" else how.width
 
 
-def _tree_width(how: Method, asked: EngineOptions) -> int | Literal["auto"]:
+def _tree_width(how: Method, settings: BenchSettings) -> int | Literal["auto"]:
     """Drafts for one position, of what can draft behind several; chosen with frames in every stage alone."""
     if how.drafter is None or how.drafter == NONE or not DRAFTERS[how.drafter].branches:
         return 1
-    if how.tree is not None:
-        return how.tree
-    return 1 if how.rounds and asked.tree_width == "auto" else asked.tree_width
+    if how.tree:
+        return SEVERAL if how.rounds else settings.several
+    asked = settings.engine.tree_width
+    return 1 if how.rounds and asked == "auto" else asked
 
 
 def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:

@@ -178,6 +178,7 @@ class Schedule:
             raise ValueError("no such drafts are wanted")
         self._tree.grow(shoots)
         self.counts.drafted += len(shoots)
+        self.counts.levels += 1
 
     @property
     def most(self) -> int:

@@ -77,10 +77,13 @@ class FeatureHead(nn.Module, ABC):
         """Of weights, features and outputs."""
         return next(self.parameters()).device
 
-    def new_cache(self, capacity: int) -> KVSlice:
-        """Keys and values of one sequence of up to `capacity` rows; the index is the feature's position."""
+    def new_cache(self, capacity: int, scratch: int = 0) -> KVSlice:
+        """Keys and values of one sequence of up to `capacity` rows; the index is the feature's position.
+
+        There are `scratch` rows more, for drafts that share their position with another.
+        """
         shapes = dict.fromkeys(range(self.layer_count), self.kv_shape)
-        return KVSlice(shapes, sequences=1, max_len=capacity, dtype=self.dtype, device=self.device)
+        return KVSlice(shapes, sequences=1, max_len=capacity, dtype=self.dtype, device=self.device, scratch=scratch)
 
 
 class PairLayer(nn.Module):

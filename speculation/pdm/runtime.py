@@ -130,7 +130,13 @@ class DraftRuntime:
         return self._module.logits(rows[[places.get(leaf, len(before) - 1) for leaf in leaves]])
 
     def _run(self, start: int, rows: Tensor) -> Tensor:
-        frame = FrameContext(self._cache.layers(0), start, len(rows), scratch=self._cache.scratch)
+        frame = FrameContext(
+            self._cache.layers(0),
+            start,
+            len(rows),
+            scratch=self._cache.scratch,
+            chunk_masks=self._cache.chunk_masks,
+        )
         if frame.end > self._cache.max_len:
             raise ValueError(f"draft module: position {frame.end - 1} is beyond its capacity of {self._cache.max_len}")
         return self._module.tower(rows, self._rotary.at(start, frame.end), frame)

@@ -2,7 +2,7 @@
 
 Where neither Docker nor Podman with Compose is found it says so and ends well. Variables, all optional:
 
-    COMPOSE            the command and its options; else `docker compose` or `podman-compose`
+    COMPOSE            the command and its options; else `docker compose`, `docker-compose`, or `podman-compose` (1.4)
     COMPOSE_CHECK      "keep" leaves the images as they are, and builds none
     MODEL              what is served: `tiny` unless given
     and those of deploy/compose.yaml, such as BASE_IMAGE, PIP_INDEX_URL, PROMETHEUS_IMAGE
@@ -10,6 +10,7 @@ Where neither Docker nor Podman with Compose is found it says so and ends well. 
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -28,21 +29,39 @@ PROJECT = "echelon-check"
 PREPARATION, SERVED = "prepare", ("engine", "stage-0", "stage-1", "api", "prometheus")
 BUILD_TOOLS = ("gcc", "cc", "make", "git", "rustc")
 START, RESTART = 600.0, 300.0  # seconds
+# Of podman-compose: earlier ones start `prepare` again beside the others in spite of --no-deps, and the earliest leave
+# "${NAME:-}" as it stands and hide what failed.
+OLDEST = (1, 4)
 
 
 def compose_command() -> list[str] | None:
     """The command of Compose with an engine that answers, or None."""
     if given := os.environ.get("COMPOSE"):
         return shlex.split(given)
-    for command, engine in ((["docker", "compose"], ["docker", "info"]), (["podman-compose"], ["podman", "info"])):
-        found = shutil.which(command[0]) is not None and succeeds([*command, "version"]) and succeeds(engine)
-        if found:
+    for command in (["docker", "compose"], ["docker-compose"], ["podman-compose"]):
+        if not succeeds([*command, "version"]) or not succeeds([engine_of(command), "info"]):
+            continue
+        if command[0] != "podman-compose" or version_in(output(*command, "version")) >= OLDEST:
             return command
+        say(f"podman-compose is older than {OLDEST[0]}.{OLDEST[1]}, and cannot start this (pipx has a newer one)")
     return None
 
 
+def engine_of(compose: list[str]) -> str:
+    """The program that runs the containers of a Compose command."""
+    return "podman" if "podman" in Path(compose[0]).name else "docker"
+
+
+def version_in(text: str) -> tuple[int, ...]:
+    """The numbers after podman-compose's own name, which early versions misspell, in what it prints about itself."""
+    found = re.search(r"podman-composer? version\s+(\d+)\.(\d+)", text)
+    return tuple(int(number) for number in found.groups()) if found else ()
+
+
 def succeeds(command: list[str]) -> bool:
-    """Whether a command ends well."""
+    """Whether a command is there, and ends well."""
+    if shutil.which(command[0]) is None:
+        return False
     return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
@@ -61,11 +80,12 @@ class Stack:
 
     def __init__(self, compose: list[str], port: int, prometheus: int) -> None:
         self._compose = [*compose, "-p", PROJECT, "-f", str(ROOT / "deploy" / "compose.yaml")]
-        self._engine = "docker" if compose[0] == "docker" else "podman"
+        self._engine = engine_of(compose)
         self._environment = os.environ | {
             "MODEL": os.environ.get("MODEL") or "tiny",
             "API_PORT": str(port),
             "PROMETHEUS_PORT": str(prometheus),
+            "BUILDAH_FORMAT": "docker",  # that of OCI, which Podman prefers, knows no health checks
         }
         self.url = f"http://127.0.0.1:{port}"
         self.prometheus = f"http://127.0.0.1:{prometheus}"
@@ -102,6 +122,13 @@ class Stack:
         """Runs a command in a service's container."""
         whole = [self._engine, "exec", self.container(service), *command]
         return subprocess.run(whole, capture_output=True, text=True, timeout=120, check=False)
+
+    def healthy(self, service: str) -> bool:
+        """What the image's own health check says."""
+        if self._engine == "docker":
+            return self.inspect(service, "{{.State.Health.Status}}") == "healthy"
+        # Podman wants systemd to do this now and again, which not every machine has.
+        return succeeds([self._engine, "healthcheck", "run", self.container(service)])
 
     def kill(self, service: str) -> None:
         """Kills the container's processes from outside, as a crash would; Compose's own `kill` means "stop"."""
@@ -151,11 +178,12 @@ def check(stack: Stack) -> None:
     say(f"ready after {wait_until(stack.ready, START, 'ready'):.0f} s")
     expected = stack.chat()
     say(f"{stack.model} answers: {expected!r}")
+    wait_until(lambda: stack.healthy("api"), RESTART, "the health check of the image")
     for service in ("engine", "api"):
         assert stack.execute(service, "id", "-u").stdout.strip() == "10001", f"{service} runs as another user"
         tools = [tool for tool in BUILD_TOOLS if stack.execute(service, "which", tool).returncode == 0]
         assert not tools, f"{service} has build tools: {tools}"
-    say("containers run as user 10001, and have no build tools")
+    say("containers are healthy, run as user 10001, and have no build tools")
     assert config(stack)["endpoints"]["control"][0].startswith("tcp://")
     assert len(config(stack)["endpoints"]["token"]) >= 16
     say("the bus is encrypted; nobody edited a configuration")
@@ -189,7 +217,7 @@ def main() -> int:
     """Exit status."""
     compose = compose_command()
     if compose is None:
-        say("skipped: neither Docker nor Podman with Compose answers on this machine (set COMPOSE)")
+        say("skipped: neither Docker nor Podman with a Compose that will do answers on this machine (set COMPOSE)")
         return 0
     stack = Stack(compose, port=18000, prometheus=19090)
     try:

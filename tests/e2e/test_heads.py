@@ -30,11 +30,11 @@ def served(folder: Path, *options: str, drafts: bool = True) -> tuple[list[int],
         return ids, running.log.read_text()
 
 
-def test_text_is_that_of_plain_decoding_in_rounds_and_streamed(tmp_path: Path) -> None:
+def test_text_is_that_of_plain_decoding_in_rounds_of_trees_and_streamed(tmp_path: Path) -> None:
     head = write_safeailab(random_head(EAGLE3), tmp_path / "head")
     plain, _ = served(tmp_path, "--stages", "2", "--drafter", "none", "--draft-model", str(head), drafts=False)
     config = f'{{"method": "eagle3", "model": "{head}", "num_speculative_tokens": 3}}'
-    rounds, said = served(tmp_path, "--stages", "2", "--speculative-config", config)
+    rounds, said = served(tmp_path, "--stages", "2", "--tree-width", "3", "--speculative-config", config)
     assert rounds == plain
     assert "its files do not say norm_before_residual" in said
     other = write_specforge(random_head(EAGLE3), tmp_path / "other")

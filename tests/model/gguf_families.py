@@ -64,6 +64,11 @@ class Made(NamedTuple):
     reordered: bool = False  # whether numbers that are rotated together are stored side by side
     factors: Mapping[str, list[float]] = {}
 
+    @property
+    def experts(self) -> bool:
+        """Whether the file has experts, in packed blocks."""
+        return "expert_count" in self.keys
+
 
 MADE = {
     "gemma": Made("gemma", {"head_dim": 16}, "gemma", {"attention.key_length": 16}, offset=True),

@@ -180,7 +180,7 @@ def write_quantised(source: Path, folder: Path, layout: str) -> dict[str, Tensor
     folder.mkdir()
     tensors, dense = {}, {}
     config = read_json(source / "config.json")
-    for name, tensor in load_file(source / "model.safetensors").items():
+    for name, tensor in stored_tensors(source).items():
         if "_proj" not in name or name.endswith("bias"):
             tensors[name] = dense[name] = tensor
             continue
@@ -191,6 +191,12 @@ def write_quantised(source: Path, folder: Path, layout: str) -> dict[str, Tensor
         dense[name] = stored.dense
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_bytes(msgspec.json.encode(config))
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-        shutil.copyfile(source / name, folder / name)
+    for path in source.glob("*.json"):
+        if path.name not in ("config.json", "model.safetensors.index.json"):
+            shutil.copyfile(path, folder / path.name)
     return dense
+
+
+def stored_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a model folder."""
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}

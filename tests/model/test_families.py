@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.model.conftest import CONFIGS, VOCABULARY, write_model
 from tests.model.families import family_configs, untested
 from tests.model.pipeline import Pipeline
 from workers.prepare.prepare import check_weights
 from workers.shared.model_files.architectures import check_supported
+from workers.shared.model_files.families import FAMILIES
 from workers.shared.model_files.json_file import read_json
 
 FAMILY_CONFIGS = family_configs()
@@ -25,6 +26,14 @@ SPLITS = [(4,), (1, 3), (2, 1, 1, 0)]
 
 def test_no_family_is_untested() -> None:
     assert not untested({config.model_type for config in CONFIGS.values()})
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_what_a_config_does_not_say_is_applied_or_refused(kind: str) -> None:
+    """Fields that transformers fills in count as much as those of the file."""
+    filled = AutoConfig.for_model(kind).to_dict()
+    check_supported(filled | dict.fromkeys(FAMILIES[kind].assumed, 0))
+    assert {name: filled[name] for name in FAMILIES[kind].assumed} == FAMILIES[kind].assumed
 
 
 @torch.inference_mode()

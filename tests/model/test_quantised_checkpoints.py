@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,14 +21,13 @@ from tests.model.quantised import LAYOUTS, write_quantised
 from workers.model.checkpoint import Checkpoint
 from workers.model.linear.choose import packed_linear
 from workers.model.linear.wide import WIDE_FOUR_BIT
-from workers.model.loader import Target, load_config
+from workers.model.loader import Target, load_config, meta_model
 from workers.model.reference import load_reference
 from workers.prepare.prepare import check_folder
 from workers.prepare.tiny_model import write_tiny_model
 from workers.shared.config import EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.memory import model_bytes
-from workers.shared.model_files.expected import expected_tensors
 from workers.shared.model_files.json_file import read_json
 from workers.shared.packed.inventory import read_inventory
 from workers.shared.packed.rounding import Rounding
@@ -79,7 +79,7 @@ def test_products_differ_by_rounding_only(quantised: tuple[Path, dict[str, Tenso
     folder, dense = quantised
     checkpoint = Checkpoint(folder)
     for name, weight in checkpoint.packed.items():
-        layer = packed_linear(weight, checkpoint.parts(name), None)
+        layer = packed_linear(weight, next(checkpoint.matrices(name)), None)
         rows = torch.randn(9, weight.shape[1])
         together = layer(rows)
         expected = rows @ dense[name].T
@@ -187,6 +187,32 @@ def test_what_does_not_fit_is_refused_by_name(
     assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("layout", "part", "rounding"),
+    [
+        ("awq", "scales", None),
+        ("int8 by channel", "weight_scale", None),
+        ("nvfp4", "weight_global_scale", None),
+        (None, "weight", Rounding("int8", 64)),
+        (None, "weight", Rounding("int4", 64)),
+    ],
+)
+def test_values_that_are_no_numbers_are_refused_by_name(
+    source: Path, tmp_path: Path, layout: str | None, part: str, rounding: Rounding | None
+) -> None:
+    folder = tmp_path / "model"
+    if layout is None:
+        shutil.copytree(source, folder)
+    else:
+        write_quantised(source, folder, layout)
+    tensors = load_file(folder / "model.safetensors")
+    tensors[f"{QUERIES}.{part}"].view(-1)[-1] = torch.nan
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    target = Target(check_folder(folder), load_config(folder), range(2), first=True, last=True, rounding=rounding)
+    with pytest.raises(ConfigError, match=rf"{QUERIES}\.\w+: unpacked, it has values that are infinite or not numbers"):
+        target.load(torch.float32, CPU)
+
+
 def test_modules_that_are_not_quantised_are_served(source: Path, tmp_path: Path) -> None:
     """Whatever the configuration calls it, a module that has a plain weight is not quantised."""
     folder = tmp_path / "model"
@@ -230,13 +256,20 @@ def _load_apart(folder: Path, name: str) -> tuple[int, int]:
     return int(said), int(grown)
 
 
-def test_no_process_ever_holds_its_weights_unpacked(source: Path, tmp_path: Path) -> None:
-    hidden, inner, matrices = 512, 4096, {}
-    sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": 4, "head_dim": 128}
-    config = read_json(source / "config.json") | sizes | {"attention_bias": False}
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"intermediate_size": 4096},
+        {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512},
+    ],
+    ids=["dense", "experts"],
+)
+def test_no_process_ever_holds_its_weights_unpacked(source: Path, tmp_path: Path, own: dict[str, Any]) -> None:
+    sizes = {"hidden_size": 512, "num_hidden_layers": 4, "head_dim": 128, "attention_bias": False}
+    config = read_json(source / "config.json") | sizes | own
     (tmp_path / "config.json").write_bytes(msgspec.json.encode(config))
-    for name, shape in expected_tensors(config).items():
-        matrices[name] = torch.randn(shape, dtype=torch.bfloat16)
+    parameters = meta_model(load_config(tmp_path)).state_dict()
+    matrices = {name: torch.randn(tensor.shape, dtype=torch.bfloat16) for name, tensor in parameters.items()}
     save_file(matrices, tmp_path / "model.safetensors", metadata={"format": "pt"})
     unpacked, _ = _load_apart(tmp_path, "none")
     for name, share in (("int8", 0.3), ("int4", 0.2)):

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from workers.model.chunk_masks import ChunkMasks
 from workers.model.states import FrameStates
 from workers.shared.frames import REAL, Branches, Path
 
 NAME = "echelon"
 CONTEXT = "echelon_frame"  # keyword under which the layers pass the context on
+_SCORES = 1 << 24  # computed at once where no fused kernel does, of all heads
 
 
 def register() -> None:
@@ -99,12 +101,14 @@ class FrameContext(MaskedRows):
         states: FrameStates | None = None,
         device: torch.device | None = None,
         scratch: int = 0,
+        chunk_masks: ChunkMasks | None = None,
     ) -> None:
         """`layers` are the slot's keys and values by global layer index; the frame covers `length` tokens.
 
-        In the buffers, `scratch` rows precede that of position 0.
+        In the buffers, `scratch` rows precede that of position 0. Without `chunk_masks` the frame makes its own.
         """
         super().__init__()
+        self._chunk_masks = chunk_masks
         self.layers = layers
         self.states = states
         self.position = position
@@ -126,6 +130,12 @@ class FrameContext(MaskedRows):
     def first_row(self, window: int | None) -> int:
         """The first row of the buffers that is read; a window counts the token itself."""
         return self._scratch + (0 if window is None else max(0, self.position - window + 1))
+
+    def mask(self, window: int | None, repeats: int, like: Tensor) -> Tensor:
+        """See `MaskedRows`."""
+        if window is not None or self._chunk_masks is None:
+            return super().mask(window, repeats, like)
+        return self._chunk_masks.of(self.end - self.position, self.end, repeats, like.dtype)
 
     def _hidden(self, window: int | None, device: torch.device) -> Tensor:
         """See `MaskedRows`."""
@@ -225,20 +235,34 @@ def put(held: Tensor, places: Tensor, computed: Tensor) -> None:
 
 
 def _softmax_attention(rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, rules: Rules) -> Tensor:
-    """What the fused kernels cannot do; shapes as theirs, the softmax in float32."""
-    scores = rows @ keys.transpose(2, 3) * rules.scaling
-    if rules.softcap is not None:
-        scores = torch.tanh(scores / rules.softcap) * rules.softcap
-    if mask is not None:
-        scores = scores + mask
-    if rules.sinks is None:
-        return scores.softmax(-1, dtype=torch.float32).to(values.dtype) @ values
+    """What the fused kernels cannot do; shapes as theirs, the softmax in float32.
+
+    Some rows at a time, fewer behind longer sequences: the scores of all would be most of a stage's memory.
+    """
     _, kv_heads, count, _ = rows.shape
-    repeats = rules.sinks.numel() // kv_heads
-    sinks = rules.sinks.reshape(1, kv_heads, repeats, 1).expand(1, kv_heads, repeats, count // repeats)
-    with_sink = torch.cat([scores, sinks.reshape(1, kv_heads, count, 1).to(scores.dtype)], dim=-1)
-    shares = with_sink.softmax(-1, dtype=torch.float32)[..., :-1]
-    return shares.to(values.dtype) @ values
+    sinks = rules.sinks
+    if sinks is not None:
+        repeats = sinks.numel() // kv_heads
+        sinks = sinks.reshape(1, kv_heads, repeats, 1).expand(1, kv_heads, repeats, count // repeats)
+        sinks = sinks.reshape(1, kv_heads, count, 1)
+    together = max(_SCORES // (kv_heads * keys.shape[2]), 1)
+    outputs = []
+    for start in range(0, count, together):
+        some = slice(start, start + together)
+        scores = rows[:, :, some] @ keys.transpose(2, 3) * rules.scaling
+        if rules.softcap is not None:
+            scores = torch.tanh(scores / rules.softcap) * rules.softcap
+        if mask is not None:
+            scores = scores + mask[some]
+        outputs.append(_shares(scores, None if sinks is None else sinks[:, :, some]).to(values.dtype) @ values)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+
+
+def _shares(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """The softmax, in float32, of `scores` [1, kv_heads, rows, n]; `sinks` [1, kv_heads, rows, 1] take their part."""
+    if sinks is None:
+        return scores.softmax(-1, dtype=torch.float32)
+    return torch.cat([scores, sinks.to(scores.dtype)], dim=-1).softmax(-1, dtype=torch.float32)[..., :-1]
 
 
 def attend(

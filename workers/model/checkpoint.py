@@ -28,6 +28,7 @@ class Checkpoint:
         self._weights = read_inventory(folder, rounding)
         self.entries, self.packed = self._weights.entries, self._weights.packed
         self._files = tensor_files(folder)
+        self._opened: dict[Path, Any] = {}  # for the CPU: a header is long where experts lie one by one
 
     def load(self, names: Iterable[str], dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Tensor]]:
         """Yields each named tensor, unpacked and converted.
@@ -41,7 +42,7 @@ class Checkpoint:
             with _opened(path, device) as file:
                 for name in wanted:
                     if name in self.packed:
-                        stored = self._unpacked(name).to(device)
+                        stored = self._unpacked(name, dtype).to(device)
                     else:
                         stored = file.get_tensor(self.entries[name].stored_as)
                     # On the CPU it is a view of the mapped file; a copy lets go of the file and of its alignment.
@@ -53,20 +54,40 @@ class Checkpoint:
                         )
                     yield name, tensor
 
+    def close(self) -> None:
+        """Lets go of the files; whatever is read later opens them again."""
+        self._opened.clear()
+
     def tensor(self, name: str) -> Tensor:
         """One tensor on the CPU, unpacked, in its stored dtype; raises `ConfigError` as `load` does."""
-        return self._unpacked(name) if name in self.packed else self._stored(name)
+        return self._unpacked(name, torch.float32) if name in self.packed else self._stored(name)
 
-    def parts(self, name: str) -> dict[str, Tensor]:
-        """What makes up a packed weight, as it is stored: views of mapped files."""
-        return {part: self._stored(stored) for part, stored in self.packed[name].parts.items()}
+    def matrices(self, name: str) -> Iterator[dict[str, Tensor]]:
+        """What makes up a packed weight, or each expert's in turn, as it is stored: views of mapped files."""
+        weight = self.packed[name]
+        stored = {part: self._stored(name) for part, name in weight.parts.items()}
+        if not weight.experts:
+            yield stored
+        for expert in range(weight.experts):
+            parts = {part: tensor[expert] for part, tensor in stored.items()}
+            # What comes packed is stored by row, whatever the model has.
+            yield {"weight": parts["weight"].T} if weight.by_column and weight.layout == "whole" else parts
 
-    def _unpacked(self, name: str) -> Tensor:
-        return unpack(self.packed[name], self.parts(name))
+    def _unpacked(self, name: str, dtype: torch.dtype) -> Tensor:
+        weight = self.packed[name]
+        matrices = (unpack(weight, parts) for parts in self.matrices(name))
+        if not weight.experts:
+            return next(matrices).to(dtype)
+        whole = torch.empty(weight.unpacked_shape, dtype=dtype)
+        for place, matrix in zip(whole, matrices, strict=True):
+            place.copy_(matrix.T if weight.by_column else matrix)
+        return whole
 
     def _stored(self, name: str) -> Tensor:
-        with _opened(self._file_of(name), torch.device("cpu")) as file:
-            tensor: Tensor = file.get_tensor(self._weights.tensors[name].stored_as)
+        path = self._file_of(name)
+        if path not in self._opened:
+            self._opened[path] = _opened(path, torch.device("cpu"))
+        tensor: Tensor = self._opened[path].get_tensor(self._weights.tensors[name].stored_as)
         return tensor
 
     def _file_of(self, name: str) -> Path:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from workers.decisions.windows import HeldWindow
+from workers.model.chunk_masks import ChunkMasks
 from workers.shared.frames import Move
 from workers.shared.model_files.layers import KVShape
 from workers.shared.model_files.windows import WindowRule
@@ -68,6 +69,7 @@ class KVSlice:
         self.max_len = max_len
         self.sequences = sequences
         self.scratch = scratch
+        self.chunk_masks = ChunkMasks(max_len) if device.type == "cpu" else None  # for frames that attend to a slot
         self._rule = rule
         self._windowed = [] if rule is None else [layer for layer, shape in shapes.items() if shape.window is not None]
         self._held = [HeldWindow(rule) for _ in range(sequences)] if rule is not None else []

@@ -1,7 +1,7 @@
 """Builds the part of a Hugging Face model that one stage needs: structure from the config, weights from the files."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from workers.model import attention
 from workers.model.checkpoint import Checkpoint
 from workers.model.linear.choose import has_products, packed_linear
+from workers.model.linear.experts import ExpertMatrix, WholeLinear
 from workers.model.linear.whole import PackedEmbedding
 from workers.model.parameters import Source, sources_of
 from workers.shared.errors import ConfigError
@@ -99,7 +100,8 @@ class Target:
                 else:
                     itemsize = 4 if source in self._float32 else dtype.itemsize
                     dense[source] = state[name].numel() * itemsize
-            total += sum(state[name].numel() * dtype.itemsize for name in wanted.merged)
+            for several in wanted.merged.values():
+                total += sum(self._held_bytes(name, dtype, device) for name in several.stored)
         return total + sum(dense.values())
 
     def load(self, dtype: torch.dtype, device: torch.device, progress: Progress | None = None) -> None:
@@ -129,13 +131,18 @@ class Target:
         for wanted in self._wanted:
             merged = {}
             for name, several in wanted.merged.items():
-                merged[name] = several.merged(name, lambda names: self._checkpoint.load(names, dtype, device))
+                if any(self._stays_packed(source, device) for source in several.stored):
+                    experts = self._experts(name, several, dtype)
+                    _put(wanted.module, name, nn.ModuleList(experts))
+                else:
+                    merged[name] = several.merged(name, lambda names: self._checkpoint.load(names, dtype, device))
                 read.add(*several.stored)
             self._fill(wanted, loaded, merged)
         if isinstance(self.embedding, nn.Embedding):
             _fill_embedding_scale(self.embedding, device)
         for layer in self.layers:
             self._compute_buffers(layer, dtype, device)
+        self._checkpoint.close()
 
     def _compute_buffers(self, layer: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
         """Gives a layer the constants that no checkpoint has, computed from the configuration by its own family."""
@@ -149,6 +156,12 @@ class Target:
                 raise ConfigError(f"{type(layer).__name__}: buffer {name} is in no checkpoint, and we do not know it")
             setattr(layer.get_submodule(owner), leaf, compute(self._config).to(device, dtype))
 
+    def _held_bytes(self, source: str, dtype: torch.dtype, device: torch.device) -> int:
+        """Of what becomes part of a larger parameter, or of a layer that stands for it."""
+        if self._stays_packed(source, device):
+            return self._checkpoint.packed[source].held_bytes(products=has_products())
+        return self._checkpoint.entries[source].elements * dtype.itemsize
+
     def _stays_packed(self, source: str, device: torch.device) -> bool:
         return device.type == "cpu" and source in self._checkpoint.packed
 
@@ -159,7 +172,12 @@ class Target:
     def _replace(self, wanted: _Wanted, name: str, loaded: dict[str, Tensor], dtype: torch.dtype) -> None:
         """Puts a layer over packed weights in the place of the one that holds the parameter `name`."""
         source = wanted.sources[name]
-        packed, parts = self._checkpoint.packed[source], self._checkpoint.parts(source)
+        packed, matrices = self._checkpoint.packed[source], self._checkpoint.matrices(source)
+        if packed.experts:
+            experts = [ExpertMatrix([packed_linear(packed, parts, None)]) for parts in matrices]
+            _put(wanted.module, name, nn.ModuleList(experts))
+            return
+        parts = next(matrices)
         if wanted.module is self.embedding:
             scale = getattr(wanted.module, "scalar_embed_scale", 1.0)
             rows = {part: tensor.clone() for part, tensor in parts.items()}
@@ -173,6 +191,19 @@ class Target:
         else:
             self.head = layer
 
+    def _experts(self, parameter: str, source: Source, dtype: torch.dtype) -> Iterator[ExpertMatrix]:
+        """Layers in the place of each expert's matrix, which the checkpoint has in tensors of its own."""
+        for names in source.by_expert(parameter):
+            layers: list[nn.Module] = []
+            for name in names:
+                if name in self._checkpoint.packed:
+                    (parts,) = self._checkpoint.matrices(name)
+                    layers.append(packed_linear(self._checkpoint.packed[name], parts, None))
+                else:
+                    ((_, weight),) = self._checkpoint.load([name], dtype, torch.device("cpu"))
+                    layers.append(WholeLinear(weight))
+            yield ExpertMatrix(layers)
+
     def _fill(self, wanted: _Wanted, loaded: dict[str, Tensor], merged: dict[str, Tensor]) -> None:
         """Gives the parameters that are left of a module their tensors."""
         left = wanted.module.state_dict()
@@ -184,6 +215,14 @@ class Target:
             wanted.module.load_state_dict(tensors, assign=True)
         except RuntimeError as error:  # names and shapes; torch has no narrower class for it
             raise ConfigError(f"{self._checkpoint.folder}: {error}") from error
+
+
+def _put(module: nn.Module, parameter: str, experts: nn.Module) -> None:
+    """Replaces a parameter of all experts, by name, by modules that stand for the matrix of each."""
+    owner, _, leaf = parameter.rpartition(".")
+    holder = module.get_submodule(owner)
+    delattr(holder, leaf)
+    setattr(holder, leaf, experts)
 
 
 class _Read:

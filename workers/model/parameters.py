@@ -12,9 +12,15 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
+from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
+    WeightConverter,
+    WeightRenaming,
+    dot_natural_key,
+    rename_source_key,
+)
 
-from workers.model.mxfp4 import BLOCKS, SCALES, Mxfp4Converter
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.tensor_sizes import EMBEDDING
 
@@ -32,6 +38,16 @@ class Source:
     def stored(self) -> list[str]:
         """Every tensor's name in the checkpoint."""
         return [name for group in self.names.values() for name in group]
+
+    def by_expert(self, parameter: str) -> list[tuple[str, ...]]:
+        """For each expert the tensors whose rows make up its matrix, in order.
+
+        Raises `ConfigError` where this version of transformers puts tensors together in a way that we do not know.
+        """
+        match self.converter.operations:
+            case [MergeModulelist(dim=0)] | [MergeModulelist(dim=0), Concatenate(dim=1)]:
+                return list(zip(*(self.names[pattern] for pattern in self.converter.source_patterns), strict=True))
+        raise ConfigError(f"{parameter}: its experts are stored in a way that cannot stay packed")
 
     def merged(self, parameter: str, load: Load) -> Tensor:
         """The parameter; `load` yields named tensors. Raises `ConfigError` where they do not fit together."""
@@ -76,11 +92,6 @@ def sources_of(model: PreTrainedModel, stored: Iterable[str]) -> dict[str, Sourc
             found[target] = Source({"": [name]})
         else:
             groups[target].setdefault(pattern, []).append(name)
-    for name in [name for name in found if name.endswith(BLOCKS)]:
-        target = name.removesuffix(BLOCKS)
-        if target in state and target + SCALES in found:
-            packed = {BLOCKS: found.pop(name).stored, SCALES: found.pop(target + SCALES).stored}
-            found[target] = Source(packed, Mxfp4Converter())
     for target, names in groups.items():
         found[target] = Source(names, by_pattern[next(iter(names))])
     return found

@@ -286,7 +286,7 @@ class Shard:
         kv, scratch = self.kv.layers(sequence), self.kv.scratch
         rotations: Sequence[CosSin | None]
         if branches is None:
-            frame = FrameContext(kv, position, len(tokens), states, self.device, scratch)
+            frame = FrameContext(kv, position, len(tokens), states, self.device, scratch, self.kv.chunk_masks)
             rotations = self.rotary.at(position, frame.end)
         else:
             frame = TreeContext(kv, branches, self.device, scratch)

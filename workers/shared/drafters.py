@@ -52,7 +52,7 @@ class DrafterRow(NamedTuple):
     @property
     def branches(self) -> bool:
         """Whether it can draft behind several drafts at one position."""
-        return (not self.listens or self.reads == "states in flight") and not self.process
+        return self.reads != "newest state" and not self.process
 
     @property
     def fills_frames(self) -> bool:

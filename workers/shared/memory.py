@@ -22,7 +22,7 @@ from workers.shared.model_files.layers import (
     state_bytes,
     window_bytes_per_position,
 )
-from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, TensorEntry, layer_of, tensor_entries
+from workers.shared.model_files.tensor_sizes import EMBEDDING, HEAD, layer_of, tensor_entries
 from workers.shared.model_files.windows import window_rule
 from workers.shared.packed.inventory import Inventory, read_inventory
 
@@ -91,7 +91,7 @@ def head_need(config: EngineConfig) -> Need:
     size = own_head_size(target) if drafter.draft_model is None else head_size(Path(drafter.draft_model), target)
     item, host = _ITEM_BYTES[config.dtype], host_of(config.endpoints.bus)
     weights, kv = size.weights * item, size.per_position * item
-    return Need("draft head", drafter.device, weights, kv, config.max_num_seqs, 0, host)
+    return Need("draft head", drafter.device, weights, kv, config.max_num_seqs, 0, host, config.scratch)
 
 
 class _Module(msgspec.Struct):
@@ -194,23 +194,15 @@ def model_bytes(
     return sum(held.values()) + config.max_num_seqs * states, kv
 
 
-def _numbers(name: str, entry: TensorEntry) -> int:
-    """How many a tensor is unpacked to when it is loaded: of experts in MXFP4, two a byte, without their scales."""
-    if name.endswith("_scales"):
-        return 0
-    return 2 * entry.elements if name.endswith("_blocks") else entry.elements
-
-
 def held_bytes(weights: Inventory, device: str, item: int) -> dict[str, int]:
     """What each weight takes in memory where it is multiplied with, at `item` bytes a number that is not packed.
 
     On CPUs packed weights stay so, and those of x86 multiply them as they are; on other devices they are unpacked.
     """
-    sizes = {name: _numbers(name, entry) * item for name, entry in weights.entries.items()}
+    sizes = {name: entry.elements * item for name, entry in weights.entries.items()}
     if device == "cpu":
         products = platform.machine() in ("x86_64", "AMD64")
-        kept = {name: weight for name, weight in weights.packed.items() if not weights.merged(name)}
-        sizes |= {name: weight.held_bytes(products=products) for name, weight in kept.items()}
+        sizes |= {name: weight.held_bytes(products=products) for name, weight in weights.packed.items()}
     return sizes
 
 

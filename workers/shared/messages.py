@@ -236,6 +236,7 @@ class SpeculationCounts(msgspec.Struct):
     """
 
     drafted: int = 0
+    levels: int = 0  # times that a position got drafts: with one a position, as many as were drafted
     accepted: int = 0
     rejected: int = 0
     discarded: int = 0

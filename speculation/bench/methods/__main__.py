@@ -11,9 +11,17 @@ from msgspec.structs import replace
 
 from speculation.bench.analysis.cells import Cell
 from speculation.bench.analysis.report import Provenance
-from speculation.bench.configuration import METHODS, NONE, SINGLE, USES_CASCADE, BenchSettings, Contender
+from speculation.bench.configuration import (
+    METHODS,
+    NONE,
+    SINGLE,
+    USES_CASCADE,
+    BenchSettings,
+    Contender,
+    has_network,
+)
 from speculation.bench.machine import provenance
-from speculation.bench.methods.entries import entries, measurable
+from speculation.bench.methods.entries import Entry, entries, measurable
 from speculation.bench.methods.figures import figures
 from speculation.bench.methods.options import METHODS_PROGRAM, MethodsOptions
 from speculation.bench.methods.page import Emulated, PageContent, page
@@ -31,6 +39,7 @@ _BAD_INPUT, _STOPPED = 2, 3
 _IDLE_LOAD = 0.5
 _CONTEXT = 2048
 _WALL, _ALONE = "wall", "alone"
+_TOGETHER = 4  # contenders side by side where the machine's own times do not count
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,8 +141,8 @@ class Comparison:
         contenders = [Contender(entry.method, 1 if entry.how.one_device else stages) for entry in able]
         self._failed(bench.measure(_WALL, contenders, {}, real, options.repeats))
         alone = [entry for entry in able if entry.emulates]
-        drafting = [Contender(entry.method, 1) for entry in alone if entry.method not in (NONE, *USES_CASCADE)]
-        self._failed(bench.measure(_ALONE, [Contender(SINGLE, 1), *drafting], {}, bench.settings))
+        drafting = [entry for entry in alone if entry.method != NONE]
+        self._alone(bench, _ALONE, [Contender(SINGLE, 1)], drafting)
         times = lone_times(bench.cells(_ALONE, bench.settings))
         if times is None:
             raise ConfigError("a token has taken no time; see the logs of the section `alone`")
@@ -141,9 +150,32 @@ class Comparison:
             alone = [entry for entry in alone if entry.method not in USES_CASCADE]
         for count in options.stages:
             for shared, chosen in ((False, alone), (True, [entry for entry in alone if entry.streams_a_network])):
-                base, each = bench.emulated(chosen, count, times, options.row_cost, shared=shared)
-                contenders = [Contender(entry.method, count) for entry in chosen]
-                self._failed(bench.measure(_name(count, shared), contenders, each, base))
+                self._pipelines(bench, _name(count, shared), chosen, count, times, shared=shared)
+        self._sweep([entry for entry in alone if entry.method == NONE or entry.how.number], times)
+
+    def _sweep(self, swept: Sequence[Entry], times: LoneTimes) -> None:
+        """Other numbers of whatever methods have several of."""
+        for number in self.options.sweep:
+            trial = self._bench.trying(number)
+            self._alone(trial, _trial(_ALONE, number), [], [entry for entry in swept if has_network(entry.how)])
+            timed = times.updated(trial.cells(_trial(_ALONE, number), trial.settings))
+            for count in self.options.stages:
+                self._pipelines(trial, _trial(_name(count, shared=False), number), swept, count, timed, shared=False)
+
+    def _alone(self, bench: Bench, name: str, others: list[Contender], drafting: Sequence[Entry]) -> None:
+        """A section with all layers in one stage, beside which drafts are made: of streams, one frame ahead of it."""
+        ahead = replace(bench.settings, engine=replace(bench.settings.engine, delta=1))
+        methods = [entry.method for entry in drafting if entry.method not in USES_CASCADE]
+        contenders = [*others, *(Contender(method, 1) for method in methods)]
+        self._failed(bench.measure(name, contenders, dict.fromkeys(methods, ahead), bench.settings, together=_TOGETHER))
+
+    def _pipelines(
+        self, bench: Bench, name: str, chosen: Sequence[Entry], stages: int, times: LoneTimes, *, shared: bool
+    ) -> None:
+        """One section with emulated stages."""
+        base, each = bench.emulated(chosen, stages, times, self.options.row_cost, shared=shared)
+        contenders = [Contender(entry.method, stages) for entry in chosen]
+        self._failed(bench.measure(name, contenders, each, base, together=_TOGETHER))
 
     def _failed(self, reasons: Mapping[str, str]) -> None:
         for method, reason in reasons.items():
@@ -176,10 +208,19 @@ class Comparison:
         for shared in (False, True):
             base, _ = self._bench.emulated([], stages, times, self.options.row_cost, shared=shared)
             found.append(self._bench.cells(_name(stages, shared), base))
+        tried = {}
+        for number in self.options.sweep:
+            trial = self._bench.trying(number)
+            base, _ = trial.emulated([], stages, times, self.options.row_cost, shared=False)
+            tried[number] = figures(trial.cells(_trial(_name(stages, shared=False), number), base))
         own, with_a_share = found
         plain = [cell for cell in own if cell.key.contender.method == NONE]
         return Emulated(
-            stages, times.slowdown(stages, self._bench.cores), figures(own), figures([*plain, *with_a_share])
+            stages,
+            times.slowdown(stages, self._bench.cores),
+            figures(own),
+            figures([*plain, *with_a_share]),
+            tried,
         )
 
     def _made(self, cells: Sequence[Cell]) -> Made:
@@ -194,6 +235,7 @@ class Comparison:
             prompts=sum(len(data_set.prompts) for data_set in self._bench.data_sets),
             max_tokens=max(options.max_tokens, options.wall_tokens),
             drafts=options.drafts,
+            sweep=options.sweep,
             row_cost=options.row_cost,
             draft_model=None if options.draft_model is None else Path(options.draft_model).name,
             warnings=[*busy, *(f"{method} could not be measured: {reason}" for method, reason in self.failed.items())],
@@ -202,6 +244,10 @@ class Comparison:
 
 def _name(stages: int, shared: bool) -> str:
     return f"n{stages}-{'shared' if shared else 'own'}"
+
+
+def _trial(section: str, number: int) -> str:
+    return f"{section}-{number}"
 
 
 if __name__ == "__main__":

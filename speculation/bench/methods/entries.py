@@ -41,6 +41,8 @@ _NAMES = {
     "dtv-model": "draft-then-verify, draft model",
     "eagle3": "EAGLE-3, streamed",
     "dtv-eagle3": "EAGLE-3, rounds",
+    "tree-eagle3": "EAGLE-3, four drafts a position, streamed",
+    "dtv-tree-eagle3": "EAGLE-3, four drafts a position, rounds",
     "peagle": "P-EAGLE, streamed",
     "dtv-peagle": "P-EAGLE, rounds",
     "mtp": "multi-token prediction, streamed",

@@ -29,9 +29,18 @@ class MethodsOptions(Struct, frozen=True, kw_only=True):
     wall_tokens: Annotated[Annotated[int, Meta(ge=2)], about(_METHODS, "Of an answer whose real time is taken")] = 64
     repeats: Annotated[AtLeastOne, about(_METHODS, "Of what real time is taken of")] = 1
     drafts: Annotated[AtLeastOne, about(_METHODS, "Drafts a round, K")] = 4
+    sweep: Annotated[
+        tuple[AtLeastOne, ...],
+        about(
+            _METHODS,
+            "Emulated: also measure rounds of so many drafts, frames of so many tokens and so many drafts a position, "
+            "such as 2,8",
+            default="none",
+        ),
+    ] = ()
     row_cost: Annotated[
         tuple[Cost, ...], about(_METHODS, "Emulated: a stage's time for 1, 2, 4, 8, ... tokens, in times of one")
-    ] = (1.0, 1.06, 1.08, 1.1, 1.22)
+    ] = (1.0, 1.06, 1.08, 1.1, 1.22, 1.28, 1.35)
     draft_module: Annotated[
         str | None,
         about(_METHODS, "For pdm", default="the one that comes with Echelon for the default model", metavar="PATH"),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from speculation.bench.configuration import SEVERAL
 from speculation.bench.methods.entries import Entry
 from speculation.bench.methods.figures import Figures, Place
 from speculation.bench.methods.pitfalls import Made, pitfalls
@@ -31,6 +32,7 @@ class Emulated:
     slowdown: float
     own: Mapping[Place, Figures]  # every drafter with a network has a device of its own: n + 1
     shared: Mapping[Place, Figures]  # it has a share of a stage's: n
+    tried: Mapping[int, Mapping[Place, Figures]] = field(default_factory=dict)  # of n + 1, with other numbers
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def page(measured: PageContent) -> str:
     """Markdown."""
     lines = [_INTRODUCTION, *_made(measured.made), *_wall(measured), *_times(measured)]
     for emulated in measured.emulated:
-        lines += _emulated(measured, emulated)
+        lines += _emulated(measured, emulated) + _tried(measured, emulated)
     lines += ["## What to look out for", "", *pitfalls(measured.made), "", *_not_run(measured)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -130,6 +132,29 @@ def _emulated(measured: PageContent, emulated: Emulated) -> list[str]:
             shared = emulated.shared.get(place) if entry.streams_a_network else own
             head, spread = _cells(own, entry, real=False), _spread(own)
             lines.append(_row(entry.name, f"{temperature:g}", *head, _ratio(own), _ratio(shared), spread))
+    return [*lines, ""]
+
+
+def _tried(measured: PageContent, emulated: Emulated) -> list[str]:
+    """What other numbers make of the methods that have one."""
+    if not emulated.tried:
+        return []
+    numbers = sorted(emulated.tried)
+    lines = [
+        f"× plain of the same pipelines with other numbers: K drafts a round, m tokens a frame, W drafts a position. "
+        f"Of the table above are K = {measured.made.drafts}, m = {SEVERAL} and W = {SEVERAL}.",
+        "",
+        _row("method", "T", "of", "above", *map(str, numbers)),
+        _row(*["---"] * (4 + len(numbers))),
+    ]
+    for entry in measured.entries:
+        if not entry.emulates or not entry.how.number:
+            continue
+        for temperature in measured.temperatures:
+            place = (entry.method, emulated.stages, temperature)
+            ratios = [_ratio(emulated.tried[number].get(place)) for number in numbers]
+            above = _ratio(emulated.own.get(place))
+            lines.append(_row(entry.name, f"{temperature:g}", entry.how.number, above, *ratios))
     return [*lines, ""]
 
 

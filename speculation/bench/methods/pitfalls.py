@@ -14,6 +14,7 @@ class Made:
     prompts: int  # of all data sets
     max_tokens: int
     drafts: int  # K
+    sweep: Sequence[int]  # of K, m and W, besides
     row_cost: Sequence[float]  # emulated
     draft_model: str | None
     warnings: Sequence[str] = ()
@@ -25,6 +26,11 @@ def pitfalls(made: Made) -> list[str]:
         ", ".join(f"c({2**place}) = {cost:g}" for place, cost in enumerate(made.row_cost)) or "all rows cost the same"
     )
     model = "none is given" if made.draft_model is None else f"it is {made.draft_model}"
+    tried = (
+        f"others, {', '.join(map(str, made.sweep))}, are below each emulated table"
+        if made.sweep
+        else "nothing was swept"
+    )
     lines = [
         "Devices: every table says how many; what drafts with a network is shown with a device of its own and without.",
         "Rounds and streams of one drafter are separate rows; nothing streams that is called by the name of a method "
@@ -42,9 +48,10 @@ def pitfalls(made: Made) -> list[str]:
         "T=1: every drafter adds the target's own noise and obeys the request's top-k and top-p. The rules of "
         "verification that others have published are not here.",
         f"Tuning: K = {made.drafts} drafts a round and, where there are several, four tokens a frame or drafts a "
-        "position for all; nothing was swept, so a row may gain from another value.",
+        f"position for all; {tried}, so a row may gain from another value.",
         f"Width: emulated stages take, for so many rows, {costs}: 16-bit weights on a card that memory limits, as "
-        "published. The CPU of the real rows computes, and its wide frames cost more.",
+        "published (what lies between 16 and 64 is a guess). The CPU of the real rows computes, and its wide frames "
+        "cost more.",
         "The head's reads are in the measured time of a draft, those of the target's head in the last stage.",
         "PipeSpec: start and the smaller models' prefill are in the time that a client sees; the count of devices has "
         "all models.",

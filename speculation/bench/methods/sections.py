@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -43,10 +44,12 @@ class Bench:
         settings: Mapping[str, BenchSettings],
         base: BenchSettings,
         repeats: int = 1,
+        together: int | None = None,
     ) -> dict[str, str]:
         """Measures what section `name` lacks; returns why, by method, some of it could not be.
 
-        `settings` are by method, `base` what the folder is known by. One method that fails does not stop the others.
+        `settings` are by method, `base` what the folder is known by. So many are measured `together`, by default all:
+        an interruption costs those that had been started. One method that fails does not stop the others.
         """
         folder, left = self._folder(name, base), list(contenders)
         failed: dict[str, str] = {}
@@ -60,8 +63,9 @@ class Bench:
             return start(contender, mine, self.checkpoints.get(str(contender.how.drafter)), folder.logs)
 
         while True:
+            size = together or max(1, len(left))
             work = Work(
-                groups=[left],
+                groups=[left[start : start + size] for start in range(0, len(left), size)],
                 temperatures=self.temperatures,
                 data_sets=self.data_sets,
                 repeats=repeats,
@@ -77,6 +81,10 @@ class Bench:
                 guilty = next((one for one in left if str(error).startswith(f"{one}, ")), last[-1])
                 failed[guilty.method] = str(error).splitlines()[-1]
                 left.remove(guilty)
+
+    def trying(self, number: int) -> "Bench":
+        """The same with rounds of so many drafts, and so much of whatever else methods have several of."""
+        return changed(self, settings=replace(self.settings, num_speculative_tokens=number, several=number))
 
     def cells(self, name: str, base: BenchSettings) -> list[Cell]:
         """What section `name` has measured so far."""

@@ -24,6 +24,10 @@ class LoneTimes:
     token_ms: float  # all layers, head and sampler
     draft_ms: Mapping[str, float]  # a draft, by method
 
+    def updated(self, drafts: Iterable[Cell]) -> "LoneTimes":
+        """The same but for the drafts that these cells have timed."""
+        return LoneTimes(self.token_ms, {**self.draft_ms, **drafts_ms(drafts)})
+
     def slowdown(self, stages: int, cores: int) -> float:
         """By how much every emulated time is longer, so that this machine keeps pace with `stages` devices."""
         return max(1.0, _WORK * stages / cores)
@@ -51,16 +55,23 @@ def lone_times(cells: Iterable[Cell]) -> LoneTimes | None:
     token_ms = decoding(alone, 0).frame_ms if alone else 0.0
     if not token_ms:
         return None
-    methods = {cell.key.contender.method for cell in known}
-    drafts = {name: draft_ms([cell for cell in known if cell.key.contender.method == name]) for name in methods}
-    return LoneTimes(token_ms, {name: time for name, time in sorted(drafts.items()) if time is not None})
+    return LoneTimes(token_ms, drafts_ms(known))
+
+
+def drafts_ms(cells: Iterable[Cell]) -> dict[str, float]:
+    """`draft_ms` by method, of those that have drafted."""
+    by_method: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_method.setdefault(cell.key.contender.method, []).append(cell)
+    drafts = {method: draft_ms(those) for method, those in sorted(by_method.items())}
+    return {method: time for method, time in drafts.items() if time is not None}
 
 
 def draft_ms(cells: Sequence[Cell]) -> float | None:
-    """Mean time of a draft: the drafter's whole time over the drafts it made. None where it made none.
+    """Mean time of a draft, or of all those at a position: the drafter's whole time over the positions it drafted for.
 
-    Times it was asked in vain are in it, as waiting for a hidden state.
+    None where it drafted for none. Times it was asked in vain are in it, as waiting for a hidden state.
     """
     stats = [cell.counters.stats for cell in cells if cell.counters is not None]
-    made = sum(each.counts.drafted for each in stats)
+    made = sum(each.counts.levels for each in stats)
     return sum(each.draft_ns for each in stats) / made / 1e6 if made else None

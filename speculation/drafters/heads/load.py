@@ -23,10 +23,9 @@ from workers.shared.progress import Progress
 
 
 def load_eagle3(engine: EngineConfig, vocab_size: int) -> Maker:
-    """An EAGLE-3 head, of any layout that is read, as a chain."""
+    """An EAGLE-3 head, of any layout that is read, each draft from the output for the one before."""
     head = _load(engine, "eagle3")
-    slots = _Slots(engine, head, engine.max_model_len)
-    return lambda slot: ChainDrafter(slots.runtime(), slots.taps(), vocab_size)
+    return _chains(engine, head, vocab_size)
 
 
 def load_peagle(engine: EngineConfig, vocab_size: int) -> Maker:
@@ -37,19 +36,23 @@ def load_peagle(engine: EngineConfig, vocab_size: int) -> Maker:
     slots = _Slots(engine, head, engine.max_model_len + engine.tokens_in_flight + engine.frame_width)
 
     def make(slot: int) -> Drafter:
-        return ParallelDrafter(slots.runtime(), slots.taps(), vocab_size, head, frames)
+        return ParallelDrafter(slots.runtime(), slots.taps(), vocab_size, head, frames, branches=slots.branches)
 
     return make
 
 
 def load_mtp(engine: EngineConfig, vocab_size: int) -> Maker:
-    """The head for multi-token prediction in the target's own checkpoint, as a chain."""
+    """The head for multi-token prediction in the target's own checkpoint, likewise."""
     _check_memory(engine)
     with Progress(f"head of {Path(engine.model).name}: loading on {engine.drafter.device}"):
         head = read_mtp(Path(engine.model))
         _place(head, engine)
+    return _chains(engine, head, vocab_size)
+
+
+def _chains(engine: EngineConfig, head: FeatureHead, vocab_size: int) -> Maker:
     slots = _Slots(engine, head, engine.max_model_len)
-    return lambda slot: ChainDrafter(slots.runtime(), slots.taps(), vocab_size)
+    return lambda slot: ChainDrafter(slots.runtime(), slots.taps(), vocab_size, branches=slots.branches)
 
 
 class _Slots:
@@ -58,11 +61,13 @@ class _Slots:
     def __init__(self, engine: EngineConfig, head: FeatureHead, rows: int) -> None:
         self._head = head
         self._rows = rows
+        self._scratch = engine.scratch
+        self.branches = engine.breadth > 1
         self._columns = columns_of_stages(head.anchors, engine.split)
         self._shape = (engine.max_model_len, len(head.anchors), head.target_width)
 
     def runtime(self) -> HeadRuntime:
-        return HeadRuntime(self._head, self._rows)
+        return HeadRuntime(self._head, self._rows, self._scratch)
 
     def taps(self) -> TapBuffer:
         return TapBuffer(self._columns, self._shape, self._head.dtype, self._head.device)

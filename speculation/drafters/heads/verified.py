@@ -10,9 +10,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from speculation.decisions.drafts.tree import Node
 from speculation.drafters.base import PENDING, Answer, Drafter, Start, chunk_end
 from speculation.drafters.candidates import draft_from
 from speculation.heads.runtime import HeadRuntime
+from speculation.node_taps import NodeTaps
 from speculation.taps import TapBuffer
 from workers.sampling.history import History
 from workers.sampling.sampler import Sampler
@@ -24,13 +26,18 @@ _ROWS_AHEAD = 64  # rows in one go: rank 0 must not be away for long
 class VerifiedStatesDrafter(Drafter):
     """Computes one persistent row for each verified pair of feature and next token, and drafts behind the last."""
 
-    def __init__(self, runtime: HeadRuntime, taps: TapBuffer, vocab_size: int) -> None:
-        """`runtime` and `taps` are this slot's; `vocab_size` is the target's."""
+    def __init__(self, runtime: HeadRuntime, taps: TapBuffer, vocab_size: int, *, branches: bool = False) -> None:
+        """`runtime` and `taps` are this slot's; `vocab_size` is the target's.
+
+        With `branches`, several drafts may be asked for at one position, and `runtime` has the scratch for them.
+        """
         head = runtime.head
         self.anchors = head.anchors
         self._head = head
         self._runtime = runtime
         self._taps = taps
+        self._nodes = NodeTaps(taps)
+        self._branches = branches
         self._sampler = Sampler(vocab_size, head.device)
         self._logits = torch.full((vocab_size,), -torch.inf, device=head.device)
         self._final: list[int] = []  # prompt and verified tokens
@@ -40,9 +47,9 @@ class VerifiedStatesDrafter(Drafter):
         self._last = torch.empty(0)  # output of the last persistent row, [1, width]
 
     @abstractmethod
-    def _output(self, tokens: Sequence[int], base: int) -> Tensor:
-        """The output `[1, width]` that predicts the token after `tokens`, of which the one at `base` is the newest
-        that is verified; the features before it are here."""
+    def _scores(self, drafts: Sequence[int], base: int) -> Tensor:
+        """Logits, float32 `[draft vocabulary]`, of the token after `drafts`, which stand behind the newest verified
+        token, at `base`; the features before that are here."""
 
     def kept(self) -> int | None:
         """Positions whose hidden states have all arrived."""
@@ -54,6 +61,7 @@ class VerifiedStatesDrafter(Drafter):
             self._taps.copy(source._taps, start.reused)
             self._runtime.copy(source._runtime, start.reused)
         self._taps.ledger.begin(start.epoch, start.reused)
+        self._nodes.clear(request=True)
         self._runtime.reset(max(0, start.reused - 1))
         self._final = list(prompt)
         self._prompt_tokens = len(prompt)
@@ -67,10 +75,20 @@ class VerifiedStatesDrafter(Drafter):
     def rejected(self, position: int, epoch: int) -> None:
         """Whatever was tapped from `position` on belongs to dead drafts."""
         self._taps.ledger.rejected(position, epoch)
+        self._nodes.clear(request=False)
 
     def tap(self, tap: Tap) -> None:
         """Stores hidden states."""
-        self._taps.store(tap)
+        self._nodes.store(tap)
+
+    def sent(self, frame: int, nodes: Sequence[Node]) -> None:
+        """Notes whose hidden states will come."""
+        if nodes:
+            self._nodes.sent(frame, nodes)
+
+    def chosen(self, node: Node, slot: int) -> None:
+        """What has come of it is the text's."""
+        self._nodes.chosen(node)
 
     def deafen(self) -> None:
         """Nothing is kept from here on."""
@@ -89,9 +107,11 @@ class VerifiedStatesDrafter(Drafter):
         base = len(self._final) - 1
         if self._taps.filled() < base or base - self._runtime.cached > _ROWS_AHEAD:
             return PENDING
-        self._logits[self._head.draft_to_target] = self._head.logits(self._output(tokens, base))[0]
+        self._logits[self._head.draft_to_target] = self._scores(tokens[base + 1 :], base)
         self._history.follow(tokens, len(self._final))
-        return draft_from(self._logits, self._sampler, self._sampling, len(tokens), self._history)
+        return draft_from(
+            self._logits, self._sampler, self._sampling, len(tokens), self._history, chances=self._branches
+        )
 
     def _catch_up(self, end: int, more: Tensor | None = None, token: int = 0) -> Tensor | None:
         """Computes the persistent rows before `end`, and behind them rows of `token` with the features `more`

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from speculation.decisions.drafts.tree import Node, Shoot, Tree
 from speculation.decisions.taps import columns_of_stages
 from speculation.drafters.base import PENDING, Draft, Start
 from speculation.drafters.heads.chain import ChainDrafter
@@ -31,25 +32,26 @@ GREEDY = Sampling(seed=0, temperature=0)
 class Slot:
     """A drafter, and a pipeline that is played: random hidden states, and verdicts as the test wants them."""
 
-    def __init__(self, head: EagleHead, seed: int = 0) -> None:
+    def __init__(self, head: EagleHead, seed: int = 0, scratch: int = 0) -> None:
         self.rng = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.columns = columns_of_stages(head.anchors, SPLIT)
         shape = (CAPACITY, len(head.anchors), HIDDEN)
-        taps, runtime = TapBuffer(self.columns, shape, torch.float32, "cpu"), HeadRuntime(head, CAPACITY + 20)
+        taps, runtime = TapBuffer(self.columns, shape, torch.float32, "cpu"), HeadRuntime(head, CAPACITY + 20, scratch)
         self.drafter: VerifiedStatesDrafter
         if head.config.parallel:
-            self.drafter = ParallelDrafter(runtime, taps, VOCABULARY, head, 1)
+            self.drafter = ParallelDrafter(runtime, taps, VOCABULARY, head, 1, branches=scratch > 0)
         else:
-            self.drafter = ChainDrafter(runtime, taps, VOCABULARY)
+            self.drafter = ChainDrafter(runtime, taps, VOCABULARY, branches=scratch > 0)
         self.drafter.frames(DRAFTS + 1)
         self.order = [head.anchors.index(index) for index in head.config.features]
         self.epoch = 0
         self.tokens: list[int] = []
+        self.root = Node(0, -1)
         self.states = torch.zeros(0, len(head.anchors), HIDDEN)  # of the tokens that were computed and stand
 
     def begin(self, prompt: Sequence[int], reused: int = 0, source: "Slot | None" = None) -> None:
-        self.tokens = list(prompt)
+        self.tokens, self.root = list(prompt), Node(0, -1)
         self.states = (self if source is None else source).states[:reused]
         start = Start(self.epoch, reused, None, None if source is None else source.drafter)
         self.drafter.begin(prompt, GREEDY, start)
@@ -61,11 +63,16 @@ class Slot:
 
     def compute(self, rows: int):  # type: ignore[no-untyped-def]
         """A frame of so many tokens has been computed; returns what delivers its taps."""
+        fresh, deliver = self.frame(rows)
+        self.states = torch.cat([self.states, fresh])
+        return deliver
+
+    def frame(self, rows: int, index: int = -1):  # type: ignore[no-untyped-def]
+        """Hidden states of a frame behind those that stand, and what delivers its taps."""
         position = len(self.states)
         fresh = torch.randn(rows, self.states.shape[1], HIDDEN, generator=self.generator)
-        self.states = torch.cat([self.states, fresh])
         taps = [
-            Tap(stage, 0, self.epoch, position, "float32", fresh[:, columns].contiguous().numpy().tobytes())
+            Tap(stage, 0, self.epoch, position, "float32", fresh[:, columns].contiguous().numpy().tobytes(), index)
             for stage, columns in self.columns.items()
         ]
         self.rng.shuffle(taps)
@@ -74,7 +81,7 @@ class Slot:
             for tap in taps:
                 self.drafter.tap(tap)
 
-        return deliver
+        return fresh, deliver
 
     def verify(self, tokens: Sequence[int], *, rejected: bool = False) -> None:
         """These follow the tokens that are verified; the last was drafted otherwise if `rejected`."""
@@ -83,13 +90,33 @@ class Slot:
                 self.epoch += 1
                 self.states = self.states[: len(self.tokens)]
                 self.drafter.rejected(len(self.tokens), self.epoch)
+            self.root = self.root.child(token) or Node(token, len(self.tokens))
+            self.root.parent = None
             self.tokens.append(token)
             self.drafter.verified(self.tokens, len(self.tokens))
 
     def draft(self, drafts: Sequence[int]) -> Draft:
-        answer = self.drafter.draft([*self.tokens, *drafts])
-        assert isinstance(answer, Draft)
-        return answer
+        (found,) = self.level([self.chain(drafts)])
+        return found
+
+    def level(self, leaves: Sequence[Node]) -> list[Draft]:
+        count, found = len(self.tokens), []
+        self.drafter.level(self.tokens, count, leaves)
+        for leaf in leaves:
+            answer = self.drafter.draft([*self.tokens, *(node.token for node in leaf.path(count))])
+            assert isinstance(answer, Draft)
+            found.append(answer)
+        return found
+
+    def chain(self, drafts: Sequence[int]) -> Node:
+        """The last of these drafts; one that was there before is the same node, also once those before it are right."""
+        node = self.root
+        for token in drafts:
+            if (child := node.child(token)) is None:
+                child = Node(token, node.position + 1, node)
+                node.children = [child]
+            node = child
+        return node
 
     def round(self, right: int) -> list[list[int]]:
         """A round in which `right` drafts are; returns the drafts' candidates."""
@@ -146,6 +173,55 @@ def test_drafts_are_those_of_the_reference_whatever_is_rejected(config: HeadConf
                 logits = reference.chain(tokens, states, [candidates[0] for candidates in found[:place]])
             assert found[place][:4] == best(reference, logits), (number, place)
     assert len(slot.tokens) == 21 + sum(order) + len(order)
+
+
+@pytest.mark.parametrize("config", [VARIANTS["plain"], VARIANTS["3.1"], VARIANTS["qwen3"], PEAGLE])
+@torch.inference_mode()
+def test_behind_each_branch_is_drafted_what_a_chain_of_its_own_would_be(config: HeadConfig) -> None:
+    """Trees of random drafts, in rounds of which any path turns out right, with hidden states that come late or not."""
+    head, breadth = random_head(config), 3
+    scratch = (breadth - 1) * 2 * (DRAFTS + 1)
+    slot, reference, tree = Slot(head, scratch=scratch), reference_of(head), Tree(scratch)
+    rng = slot.rng
+    slot.begin([rng.randrange(VOCABULARY) for _ in range(12)])
+    for number in range(8):
+        tree.plant(slot.tokens[-1], len(slot.tokens) - 1)
+        states = slot.states[:, slot.order]
+        for depth in range(DRAFTS):
+            leaves, count = tree.levels[-1], len(slot.tokens)
+            found = slot.level(leaves)
+            for leaf, draft in zip(leaves, found, strict=True):
+                if rng.random() < 0.7:  # the reference is slow
+                    continue
+                if config.parallel:
+                    logits = reference.parallel(slot.tokens, states, depth)
+                else:
+                    logits = reference.chain(slot.tokens, states, [node.token for node in leaf.path(count)])
+                assert list(draft.candidates[:4]) == best(reference, logits), (number, depth)
+                assert len(draft.chances) == len(draft.candidates)
+            shoots = [
+                Shoot(leaf, token) for leaf, draft in zip(leaves, found, strict=True) for token in draft.candidates
+            ]
+            tree.grow(rng.sample(shoots, breadth))
+        nodes = [node for level in tree.levels for node in level]
+        slot.drafter.sent(number, nodes)
+        fresh, deliver = slot.frame(len(nodes), number)
+        late = number % 2
+        if not late:
+            deliver()
+        path = rng.choice(tree.levels[rng.randrange(DRAFTS + 1)]).path(count)
+        slot.states = torch.cat([slot.states, fresh[[0, *(nodes.index(node) for node in path)]]])
+        for node in path:
+            tree.advance(node)
+        tree.take(len(slot.tokens), len(slot.tokens))  # stages have moved what was in scratch
+        for node in path:
+            slot.drafter.chosen(node, node.slot)
+            slot.verify([node.token])
+        correction = next(token for token in range(VOCABULARY) if tree.root is None or tree.root.child(token) is None)
+        slot.verify([correction], rejected=True)
+        if late:
+            assert slot.drafter.draft(slot.tokens) is PENDING
+            deliver()
 
 
 @torch.inference_mode()

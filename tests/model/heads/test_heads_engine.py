@@ -30,8 +30,14 @@ CONTEXT = 512
 NEW = 24
 SLOTS = 2
 GREEDY = Sampling(seed=0, temperature=0)
-# Layers a stage, drafts a round (0: frames in every stage), tokens a frame.
-PIPELINES = [((16,), 4, 1), ((9, 7), 3, 1), ((6, 5, 5), 0, 1), ((4, 12, 0), 0, 3)]
+# Layers a stage, drafts a round (0: frames in every stage), tokens a frame, drafts a position.
+PIPELINES = [
+    ((16,), 4, 1, 1),
+    ((6, 5, 5), 0, 1, 1),
+    ((4, 12, 0), 0, 3, 1),
+    ((9, 7), 3, 1, 3),
+    ((6, 5, 5), 0, 1, 4),
+]
 KINDS: dict[str, HeadConfig] = {"eagle3": EAGLE3, "peagle": PEAGLE}
 
 
@@ -43,9 +49,10 @@ def head(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pyt
 
 @pytest.fixture(scope="module", params=PIPELINES, ids=str)
 def engine(request: pytest.FixtureRequest, tiny_model: Path, head: EagleHead) -> Iterator[LocalEngine]:
-    split, drafts, width = request.param
+    split, drafts, width, breadth = request.param
     settings: dict[str, Any] = {"max_model_len": CONTEXT, "prefill_chunk": 64, "max_num_seqs": SLOTS}
-    with local_engine(tiny_model, split, head.anchors, drafts=drafts, tokens_per_frame=width, **settings) as running:
+    settings |= {"tokens_per_frame": width, "tree_width": breadth}
+    with local_engine(tiny_model, split, head.anchors, drafts=drafts, **settings) as running:
         yield running
 
 
@@ -72,32 +79,38 @@ def recorded(drafter: ChainDrafter | ParallelDrafter, tokens: Sequence[int], ans
 
 
 class OftenRight(DrafterWrapper):
-    """Lets the drafter do its work, and is right two times in three."""
+    """Lets the drafter do its work, and is right two times in three, of which once as its second candidate."""
 
-    def __init__(self, inner: Drafter, text: Sequence[int]) -> None:
+    def __init__(self, inner: Drafter, text: Sequence[int], *, branches: bool) -> None:
         super().__init__(inner)
         self._text = text
+        self._branches = branches
 
     def draft(self, tokens: Sequence[int]) -> Answer:
         answer, place = super().draft(tokens), len(tokens)
         if answer is PENDING or place % 3 == 0 or place >= len(self._text):
             return answer
-        return Draft((self._text[place],))
+        right = self._text[place]
+        if place % 3 == 1 or not self._branches:
+            return Draft((right,))
+        return Draft(((right + 1) % VOCABULARY, right), chances=(0.5, 0.4))
 
 
 def makers(engine: LocalEngine, head: EagleHead, text: Sequence[int]) -> dict[str, Maker]:
     """The head alone, and one that is right more often than random weights are."""
     shape = (CONTEXT, len(head.anchors), HIDDEN)
     rounds = engine.config.drafter.num_speculative_tokens
+    scratch, branches = engine.config.scratch, engine.config.breadth > 1
 
     def alone(slot: int) -> Drafter:
         columns = columns_of_stages(head.anchors, engine.split)
-        taps, runtime = TapBuffer(columns, shape, torch.float32, "cpu"), HeadRuntime(head, CONTEXT + 40)
+        taps, runtime = TapBuffer(columns, shape, torch.float32, "cpu"), HeadRuntime(head, CONTEXT + 40, scratch)
         if head.config.parallel:
-            return RecordedParallel(runtime, taps, VOCABULARY, head, 1 if rounds else len(engine.split))
-        return RecordedChain(runtime, taps, VOCABULARY)
+            frames = 1 if rounds else len(engine.split)
+            return RecordedParallel(runtime, taps, VOCABULARY, head, frames, branches=branches)
+        return RecordedChain(runtime, taps, VOCABULARY, branches=branches)
 
-    return {"alone": alone, "often right": lambda slot: OftenRight(alone(slot), text)}
+    return {"alone": alone, "often right": lambda slot: OftenRight(alone(slot), text, branches=branches)}
 
 
 def text(length: int) -> list[int]:
@@ -122,6 +135,7 @@ def test_tokens_are_those_of_plain_decoding(
             assert counts.drafted == counts.accepted + counts.rejected + counts.discarded
             assert counts.accepted + counts.rejected > 0
             assert name == "alone" or counts.accepted > 0
+            assert name == "alone" or (counts.moved > 0) == (engine.config.breadth > 1)
 
 
 @torch.no_grad()

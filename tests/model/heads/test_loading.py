@@ -161,6 +161,23 @@ def test_classes_that_cannot_be_used_say_why(architecture: str, message: str, ti
         recognise_head(folder)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"architectures": 7},
+        {"architectures": "LlamaForCausalLM"},
+        {"architectures": [1]},
+        {"speculators_model_type": []},
+    ],
+)
+def test_fields_that_tell_heads_apart_are_refused_by_name_where_they_are_of_another_type(
+    said: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(ConfigError, match=rf"{tmp_path}: config\.json: .* at `\$\.{next(iter(said))}"):
+        recognise_head(tmp_path)
+
+
 def changed(folder: Path, **tensors: torch.Tensor | None) -> Path:
     """The same folder with other tensors; None takes one out."""
     held = load_file(folder / "model.safetensors")

@@ -22,6 +22,7 @@ def counters(
     verified = accepted + rejected
     counts = SpeculationCounts(
         drafted=verified + discarded,
+        levels=verified + discarded,
         accepted=accepted,
         rejected=rejected,
         discarded=discarded,

@@ -194,7 +194,9 @@ def test_a_folder_without_data_sets_is_named(tmp_path: Path) -> None:
 def counted(scale: int) -> Counters:
     return Counters(
         EngineStats(
-            SpeculationCounts(*(scale * value for value in (20, 10, 4, 6, 30, 14)), [scale * i for i in range(5)]),
+            SpeculationCounts(
+                *(scale * value for value in (20, 19, 10, 4, 6, 30, 1, 14, 10)), [scale * i for i in range(5)]
+            ),
             full_cycles=scale * 9,
             full_cycle_ns=scale * 1_234_567,
             rank=RankTimings(scale * 11, scale * 12, scale * 13),

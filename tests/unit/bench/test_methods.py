@@ -1,6 +1,7 @@
 """The comparison of methods: what is measured with which times, what the page says, and going on later."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -93,10 +94,14 @@ def test_the_command_names_no_folder_of_the_machine() -> None:
 
 
 def test_fourteen_pitfalls_are_answered() -> None:
-    lines = pitfalls(Made("command", "machine", 2, 3, 16, 4, (1.0, 1.1), "pruned"))
+    lines = pitfalls(Made("command", "machine", 2, 3, 16, 4, (), (1.0, 1.1), "pruned"))
     assert [line.split(".")[0] for line in lines] == [str(number) for number in range(1, 15)]
     assert "c(2) = 1.1" in lines[9]
     assert "pruned" in lines[13]
+
+
+def flags_of(arguments: Sequence[str]) -> dict[str, str]:
+    return {flag: value for flag, value in pairwise(arguments) if flag.startswith("--")}
 
 
 def test_methods_of_a_width_of_their_own_ignore_the_common_one() -> None:
@@ -104,6 +109,18 @@ def test_methods_of_a_width_of_their_own_ignore_the_common_one() -> None:
     assert "--tokens-per-frame 4" in " ".join(serve_arguments(Contender("wide-ngram", 2), settings, None))
     assert "--tokens-per-frame" not in serve_arguments(Contender("ngram", 2), settings, None)
     assert "--tree-width 4" in " ".join(serve_arguments(Contender("tree-ngram", 2), settings, None))
+    others = BenchSettings("tiny", 8, num_speculative_tokens=2, several=8)
+    for method, tree, width, drafts in (
+        ("tree-ngram", 8, 1, 0),
+        ("wide-ngram", 1, 8, 0),
+        ("dtv-eagle3", 1, 1, 2),
+        ("dtv-tree-eagle3", 4, 1, 2),  # of several numbers one is tried
+        ("ngram", 1, 1, 0),
+    ):
+        said = flags_of(serve_arguments(Contender(method, 2), others, None))
+        assert said.get("--tree-width", "1") == str(tree), method
+        assert said.get("--tokens-per-frame", "1") == str(width), method
+        assert said.get("--num-speculative-tokens", "0") == str(drafts), method
     assert METHODS["wide-ngram"].several
     assert METHODS["tree-ngram"].several
     assert not METHODS["exit"].several
@@ -130,7 +147,9 @@ class Fake:
     def snapshot(self) -> Status:
         timings = StageTimings(frames=self._tokens, tokens=self._tokens, forward_ns=40 * MS * self._tokens)
         right = self._tokens // 2 if self._drafts else 0
-        counts = SpeculationCounts(drafted=2 * right, accepted=right, rejected=right, cycles=self._tokens)
+        counts = SpeculationCounts(
+            drafted=2 * right, levels=2 * right, accepted=right, rejected=right, cycles=self._tokens
+        )
         stats = EngineStats(counts, drafts=2 * right, draft_ns=8 * MS * right)
         return Status(0, INFO, 0, 0, stats, CHOICE, [timings] * self._stages)
 
@@ -155,7 +174,7 @@ class TestCommand:
         monkeypatch.setattr(sections, "start", start)
         monkeypatch.setattr(bench_run, "available_host_bytes", lambda: MEMORY)
         prompts, page = folder / "prompts", folder / "methods.md"
-        prompts.mkdir(exist_ok=True)
+        prompts.mkdir(exist_ok=True, parents=True)
         (prompts / "one.jsonl").write_text('{"question_id": 1, "turns": ["text"]}\n')
         given = ["default", "--prompts", str(prompts), "--out", str(folder / "out"), "--page", str(page)]
         status = main([*given, "--methods", "ngram,dtv-ngram,pdm,exit,single", "--stages", "4", *more])
@@ -171,6 +190,9 @@ class TestCommand:
         assert sorted(started[5:9]) == [("dtv-ngram", 1), ("ngram", 1), ("pdm", 1), ("single", 1)]
         assert sorted(started[9:13]) == sorted((method, 4) for method in piped)
         assert started[13:] == [("pdm", 4)], "what streams a network is measured on a shared device, too"
+        assert {settings.engine.delta for contender, settings in log[5:9] if contender.method == "pdm"} == {1}, (
+            "with one frame in flight, one stage leaves no time to draft in"
+        )
         own, shared = (next(s for c, s in log[at:] if c.method == "pdm").engine.emulate for at in (9, 13))
         assert shared.stage_ms > own.stage_ms > 0
         assert own.draft_ms == shared.draft_ms > 0
@@ -179,6 +201,20 @@ class TestCommand:
         assert "| SPD, one token a frame | 1 | 0.500 | 2.0" in page
         assert "## Emulated, 4 stages" in page
         assert str(tmp_path) not in page
+
+    def test_other_numbers_are_tried_with_what_their_drafts_take(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        status, log, page = self.call(monkeypatch, tmp_path, "--sweep", "2,8", "--temperature", "0")
+        assert status == 0
+        before = len(self.call(monkeypatch, tmp_path / "none", "--temperature", "0")[1])
+        tried = [(contender.method, contender.stages, settings) for contender, settings in log[before:]]
+        assert [(method, stages) for method, stages, _ in tried] == 2 * [("none", 4), ("dtv-ngram", 4)]
+        assert [settings.num_speculative_tokens for _, _, settings in tried] == [2, 2, 8, 8]
+        assert "| method | T | of | above | 2 | 8 |" in page
+        assert "| draft-then-verify, n-gram | 0 | K | 1.00 | 1.00 | 1.00 |" in page
+        assert "others, 2, 8, are below" in page
+        assert self.call(monkeypatch, tmp_path, "--sweep", "2,8", "--temperature", "0")[1] == []
 
     def test_it_goes_on_where_it_stopped(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         status, log, page = self.call(monkeypatch, tmp_path, fail_at="dtv-ngram")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.output.parts import CallPiece, Part, PlainReader, Reader, Reasoning, Text, merge, reasoning_of, text_of
@@ -69,7 +69,6 @@ fragments = st.lists(
 
 @pytest.mark.parametrize("name", READERS)
 @given(text=fragments, places=st.lists(st.integers(0, 500), max_size=12))
-@settings(max_examples=150)
 def test_the_cutting_does_not_matter(name: str, text: str, places: list[int]) -> None:
     whole = read(READERS[name](), [text])
     assert read(READERS[name](), cut(text, places)) == whole

@@ -94,6 +94,7 @@ def test_none_switches_everything_off_whatever_else_is_said() -> None:
     [
         (["--speculative-algorithm", "EAGLE3"], "--speculative-algorithm is here --drafter eagle3, model"),
         (["--speculative-num-steps=3"], "--speculative-num-steps is here --num-speculative-tokens K"),
+        (["--speculative-eagle-topk", "4"], "--speculative-eagle-topk is here --tree-width W"),
         (["--colour"], "unrecognized arguments: --colour; see echelon serve --help"),
     ],
 )

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.cascade.messages import OpenText, WriteText
@@ -67,7 +67,6 @@ class World:
             assert text.tokens == plain
 
 
-@settings(max_examples=150)
 @given(
     st.randoms(use_true_random=False),
     st.integers(1, 3),

@@ -1,7 +1,7 @@
 """The table of drafters: every row has a loader, and what it says is obeyed before anything is loaded."""
 
 from importlib.util import find_spec
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -16,8 +16,7 @@ def test_every_name_has_a_row_and_every_row_a_loader() -> None:
     assert all(find_spec(row.loader.partition(":")[0]) is not None for row in DRAFTERS.values())
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_draft_then_verify_takes_the_drafters_that_need_nothing_in_flight(name: DrafterName) -> None:
+def configured(name: DrafterName, drafts: int, **settings: Any) -> EngineConfig:
     row = DRAFTERS[name]
     drafter = DrafterConfig(
         name,
@@ -25,9 +24,25 @@ def test_draft_then_verify_takes_the_drafters_that_need_nothing_in_flight(name: 
         draft_model="m" if row.needs_model else None,
         cascade=("m",) if row.needs_cascade else (),
         script="s" if row.needs_script else None,
-        num_speculative_tokens=3,
+        num_speculative_tokens=drafts,
     )
-    config = EngineConfig("/nowhere", (1,), Endpoints("", "", ("",), ("",)), 64, drafter=drafter)
+    stages = 1 if drafts else 2
+    ends = Endpoints("", "", ("",) * stages, ("",) * stages)
+    return EngineConfig("/nowhere", (1,) * stages, ends, 64, drafter=drafter, **settings)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_branches_are_for_all_drafters_but_those_that_know_one_text_only(name: DrafterName) -> None:
+    if name in ("exit", "cascade"):
+        with pytest.raises(ConfigError, match=r"use ngram or model or pdm .*or eagle3 or peagle or mtp, or leave"):
+            check_config(configured(name, 0, tree_width=2))
+    else:
+        check_config(configured(name, 0, tree_width=2))
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_draft_then_verify_takes_the_drafters_that_need_nothing_in_flight(name: DrafterName) -> None:
+    row, config = DRAFTERS[name], configured(name, 3)
     if row.works_in_rounds:
         check_config(config)
     else:

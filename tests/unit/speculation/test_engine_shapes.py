@@ -36,7 +36,7 @@ from workers.shared.messages import (
 )
 
 PROMPT = [1, 2, 3, 4, 5]
-NEW = 60
+NEW = 30
 
 
 class InstantPipeline:

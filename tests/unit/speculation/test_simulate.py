@@ -37,11 +37,11 @@ pipelines = st.builds(
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 def test_where_only_stages_take_time_the_speed_law_holds(stages: int, acceptance: float, width: int) -> None:
-    tokens = {0.0: 200, 0.5: 1000, 0.8: 1500, 1.0: 500 * width}[acceptance]
+    tokens = {0.0: 20, 0.5: 250, 0.8: 500, 1.0: 250 * width}[acceptance]
     got = simulate(Pipeline((5.0,) * stages), acceptance, width=width, tokens=tokens)
     law = speed_law(stages, got.acceptance, width)
-    assert got.tokens_per_second == pytest.approx(200 * law, rel=0.02)
-    assert got.tokens_per_cycle == pytest.approx(law, rel=0.02)
+    assert got.tokens_per_second == pytest.approx(200 * law, rel=0.03)
+    assert got.tokens_per_cycle == pytest.approx(law, rel=0.03)
 
 
 def test_frames_of_several_tokens_take_as_long_as_their_rows_cost() -> None:
@@ -53,13 +53,13 @@ def test_frames_of_several_tokens_take_as_long_as_their_rows_cost() -> None:
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9])
 def test_one_more_frame_costs_one_more_cycle_a_rejection(acceptance: float) -> None:
-    got = simulate(Pipeline((1.0,) * 4), acceptance, delta=1, tokens=1000)
+    got = simulate(Pipeline((1.0,) * 4), acceptance, delta=1, tokens=400)
     a = got.acceptance
-    assert got.tokens_per_second == pytest.approx(1000 / (a + (1 - a) * 5), rel=0.005)
+    assert got.tokens_per_second == pytest.approx(1000 / (a + (1 - a) * 5), rel=0.01)
 
 
 @given(pipelines, st.integers(2, 40))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_without_drafts_every_token_takes_the_whole_way(pipeline: Pipeline, tokens: int) -> None:
     got = simulate(pipeline, None, tokens=tokens)
     assert got.tokens_per_second == pytest.approx(1000 / pipeline.token_ms)
@@ -67,7 +67,7 @@ def test_without_drafts_every_token_takes_the_whole_way(pipeline: Pipeline, toke
 
 
 @given(pipelines, st.floats(0, 1), st.integers(0, 2))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_nothing_is_faster_than_its_slowest_part(pipeline: Pipeline, acceptance: float, delta: int) -> None:
     got = simulate(pipeline, acceptance, delta=delta, tokens=60)
     slowest = max(pipeline.service_ms(stage) for stage in range(pipeline.stages))
@@ -98,10 +98,10 @@ def test_it_agrees_with_the_simulation_that_the_schedule_is_tested_with(
     stages: int, acceptance: float, delay: float
 ) -> None:
     oracle = PipelineSim(stages, acceptance=acceptance, rng=random.Random(2), control=delay)
-    (outcome,) = oracle.run([Request([1], 300)])
-    expected = 1000 * 299 / (outcome.last_at - outcome.first_at)
-    got = simulate(Pipeline((1.0,) * stages, hop_ms=delay, control_ms=delay), acceptance, tokens=300)
-    assert got.tokens_per_second == pytest.approx(expected, rel=0.005)
+    (outcome,) = oracle.run([Request([1], 100)])
+    expected = 1000 * 99 / (outcome.last_at - outcome.first_at)
+    got = simulate(Pipeline((1.0,) * stages, hop_ms=delay, control_ms=delay), acceptance, tokens=100)
+    assert got.tokens_per_second == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize(("pipeline", "acceptance", "tokens"), [(Pipeline((1.0,)), 1.5, 9), (Pipeline((1.0,)), 0.5, 1)])
@@ -117,7 +117,7 @@ def test_impossible_times_are_refused_by_name(fields: dict[str, object]) -> None
 
 
 @given(st.integers(1, 8), st.floats(0, 1), st.integers(0, 1000))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_tokens_of_a_round_are_those_of_drawing_each_draft(drafts: int, acceptance: float, seed: int) -> None:
     rng = random.Random(seed)
     total = 0
@@ -141,7 +141,7 @@ def test_rounds_worked_out_by_hand() -> None:
 
 
 @given(pipelines, st.integers(1, 8), st.integers(1, 30))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_rounds_yield_all_drafts_and_a_token_where_none_is_rejected(
     pipeline: Pipeline, drafts: int, rounds: int
 ) -> None:
@@ -151,7 +151,7 @@ def test_rounds_yield_all_drafts_and_a_token_where_none_is_rejected(
 
 
 @given(pipelines, st.integers(1, 8), st.integers(20, 60))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_rounds_yield_one_token_where_all_are_rejected(pipeline: Pipeline, drafts: int, tokens: int) -> None:
     got = simulate(pipeline, 0.0, drafts=drafts, tokens=tokens)
     # The last rounds, which are as many as drafts, have fewer of them: no token may follow the limit.
@@ -165,13 +165,13 @@ def test_rounds_yield_one_token_where_all_are_rejected(pipeline: Pipeline, draft
 @pytest.mark.parametrize("acceptance", [0.3, 0.8])
 def test_rounds_yield_what_the_closed_form_expects(drafts: int, acceptance: float) -> None:
     pipeline = Pipeline((5.0,) * 4, head_ms=1.0, hop_ms=0.2, control_ms=0.1, commit_ms=0.1, draft_ms=0.7)
-    got = simulate(pipeline, acceptance, drafts=drafts, tokens=2000)
-    assert got.acceptance == pytest.approx(acceptance, abs=0.03)
-    assert got.tokens_per_second == pytest.approx(draft_then_verify(pipeline, drafts, got.acceptance), rel=0.02)
+    got = simulate(pipeline, acceptance, drafts=drafts, tokens=800)
+    assert got.acceptance == pytest.approx(acceptance, abs=0.05)
+    assert got.tokens_per_second == pytest.approx(draft_then_verify(pipeline, drafts, got.acceptance), rel=0.03)
 
 
 @given(pipelines, st.integers(0, 2))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_pipelined_drafts_that_are_all_wrong_gain_nothing(pipeline: Pipeline, delta: int) -> None:
     got = simulate(pipeline, 0.0, delta=delta, tokens=50)
     none = simulate(pipeline, None, tokens=50)
@@ -180,7 +180,7 @@ def test_pipelined_drafts_that_are_all_wrong_gain_nothing(pipeline: Pipeline, de
 
 
 @given(pipelines)
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_one_device_takes_all_layers_one_after_the_other(pipeline: Pipeline) -> None:
     single = pipeline.single
     assert simulate(single, None, tokens=20).tokens_per_second == pytest.approx(1000 / single.token_ms)
@@ -244,13 +244,13 @@ def test_branches_lie_between_a_chain_of_first_candidates_and_one_that_knows_whi
     acceptance, rescue, found = 0.82, 0.42, [0.0]
     for breadth in (1, 2, 4):
         hit = 1 - (1 - acceptance) * (1 - rescue) ** (breadth.bit_length() - 1)
-        got = simulate(Pipeline((1.0,) * stages), acceptance, breadth=breadth, rescue=rescue, tokens=1500)
+        got = simulate(Pipeline((1.0,) * stages), acceptance, breadth=breadth, rescue=rescue, tokens=500)
         assert 0.97 * found[-1] < got.tokens_per_cycle < 1.03 * speed_law(stages, hit)
-        assert got.tokens_per_second == pytest.approx(1000 * got.tokens_per_cycle)
+        assert got.tokens_per_second == pytest.approx(1000 * got.tokens_per_cycle, rel=0.01)
         found.append(got.tokens_per_cycle)
     assert found[1] == pytest.approx(speed_law(stages, acceptance), rel=0.03)
     assert found[3] > 1.05 * found[1]
-    lost = simulate(Pipeline((1.0,) * stages), acceptance, breadth=4, rescue=0.0, tokens=1500).tokens_per_cycle
+    lost = simulate(Pipeline((1.0,) * stages), acceptance, breadth=4, rescue=0.0, tokens=500).tokens_per_cycle
     assert lost == pytest.approx(found[1], rel=0.04)
 
 

@@ -45,6 +45,6 @@ def test_the_grid_has_the_points_that_are_asked_for_and_the_report_those_held_ou
     assert len(set(grid())) == 51
     assert sum(point.contender.how.rounds for point in grid()) == 9
     costs = Costs(0.05, 0.1, 0.1)
-    text = report(made_with(costs, 200), costs, tokens=200)
+    text = report(made_with(costs, 100), costs, tokens=100)
     assert "4 of 4 predictions are within 5 %" in text
     assert text.count("| 4 | 2 |") == 2

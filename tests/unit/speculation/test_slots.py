@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.decisions.policy import pipelined
@@ -114,7 +114,6 @@ def test_the_drafter_limits_what_is_reused() -> None:
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=20)
 
 
-@settings(max_examples=200)
 @given(
     stages=st.integers(1, 5),
     delta=st.integers(0, 1),

@@ -107,7 +107,7 @@ def test_a_right_draft_in_scratch_is_moved_by_the_next_frame_and_frames_of_dead_
     (dead,) = schedule.announce()
     step = schedule.sample(Sample(0, 0, 3, (5,)))
     assert (list(step.tokens), len(step.right), step.rejected) == ([5], 1, False)
-    assert schedule.counts.moved == 1
+    assert (schedule.counts.moved, schedule.counts.drafted, schedule.counts.levels) == (1, 3, 2)
     assert (schedule.end, schedule.announced, len(schedule.in_flight)) == (4, 4, 2)
     grow(schedule, (0, 8), (0, 9))
     (frame,) = schedule.announce()

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.decisions.policy import pipelined
@@ -41,7 +41,6 @@ def serve(
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=60)
 
 
-@settings(max_examples=200)
 @given(
     st.integers(1, 3),
     st.integers(1, 20),

@@ -12,7 +12,8 @@ from workers.shared.model_files.families import FAMILIES
 @pytest.mark.parametrize("kind", sorted(FAMILIES))
 def test_supported(kind: str) -> None:
     rope = {"rope_type": "llama3", "factor": 8.0}
-    check_supported({"model_type": kind, "rope_scaling": rope, "is_hybrid": None, "use_mrope": False})
+    said = {"model_type": kind, "rope_scaling": rope, "is_hybrid": None, "use_mrope": False}
+    check_supported(said | dict.fromkeys(FAMILIES[kind].assumed, 0))
 
 
 @pytest.mark.parametrize("kind", [*sorted(REFUSED), "something_new"])
@@ -44,6 +45,11 @@ def test_refused_by_name(kind: str) -> None:
         ({"model_type": "deepseek_v3", "scoring_func": "softmax"}, "scoring_func is 'softmax'; of 'deepseek_v3' it is"),
         ({"model_type": "deepseek_v2", "norm_topk_prob": True}, "it is served where it is unset"),
         ({"model_type": "qwen2", "use_mrope": True}, "use_mrope is True"),
+        ({"model_type": "gemma4_text"}, "hidden_size_per_layer_input is 256: layers that read embeddings of their own"),
+        (
+            {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 20},
+            "num_kv_shared_layers is 20: layers that read the keys and values of others",
+        ),
         ({"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "new"}}}, "'new'"),
     ],
 )

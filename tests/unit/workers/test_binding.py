@@ -26,9 +26,10 @@ def address() -> str:
 
 
 def test_an_address_in_use_is_refused(context: "zmq.Context[Any]", address: str) -> None:
-    open_socket(context, zmq.PULL, address, bind=True)
+    held = open_socket(context, zmq.PULL, address, bind=True)
     with pytest.raises(zmq.ZMQError, match="in use"):
         open_socket(context, zmq.PULL, address, bind=True)
+    held.close()
 
 
 def test_an_address_is_bound_once_it_is_free(context: "zmq.Context[Any]", address: str) -> None:

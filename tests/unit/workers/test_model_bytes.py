@@ -68,6 +68,10 @@ def test_several_files_with_an_index(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"b\.safetensors: holds model\.norm\.weight, which the index does not name"):
         layer_bytes(tmp_path)
 
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"b\.safetensors: not a readable safetensors file: .*No such file"):
+        layer_bytes(tmp_path)
+
 
 @pytest.mark.parametrize(
     "sizes",

@@ -80,6 +80,8 @@ def test_rounding_takes_projections_and_the_head() -> None:
         "model.layers.0.mlp.up_proj.weight": entry(1536, 576, dtype="Q4_K"),
         "model.layers.0.mlp.gate.weight": entry(8, 576),
         "model.layers.0.mlp.experts.3.up_proj.weight": entry(64, 576),
+        "model.layers.1.mlp.experts.gate_up_proj": entry(8, 128, 96),
+        "model.layers.1.mlp.experts.gate_up_proj_bias": entry(8, 96),
         "model.layers.1.self_attn.q_proj.weight": entry(48, 48),
         "model.norm.weight": entry(576),
     }
@@ -88,5 +90,12 @@ def test_rounding_takes_projections_and_the_head() -> None:
         "model.embed_tokens.weight": (8, 576),  # the head, which is tied
         "model.layers.0.self_attn.q_proj.weight": (4, 64),  # 576 is no multiple of 128
         "model.layers.0.mlp.down_proj.weight": (4, 128),
+        "model.layers.0.mlp.experts.3.up_proj.weight": (4, 64),
+        "model.layers.1.mlp.experts.gate_up_proj": (4, 32),
     }
+    together = found["model.layers.1.mlp.experts.gate_up_proj"]
+    assert (together.experts, together.shape, together.unpacked_shape) == (8, (128, 96), (8, 128, 96))
+    assert together.held_bytes(products=True) == 8 * 128 * (48 + 3 * 4)
+    by_column = Rounding("int4", 128).of(entries, by_column=True)["model.layers.1.mlp.experts.gate_up_proj"]
+    assert (by_column.group, by_column.shape, by_column.unpacked_shape) == (128, (96, 128), (8, 128, 96))
     assert "lm_head.weight" in Rounding("int8", 64).of(entries | {"lm_head.weight": entry(100, 576)})

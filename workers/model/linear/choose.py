@@ -14,13 +14,17 @@ from workers.model.linear.four_bit import ROWS_TOGETHER, FourBitLinear
 from workers.model.linear.groups import Groups
 from workers.model.linear.layouts import Parts, column_order, read_groups, unpack
 from workers.model.linear.whole import HalfLinear, UnpackingLinear
+from workers.shared.errors import ConfigError
 from workers.shared.packed.weight import Form, PackedWeight
 
 _CHUNK = 1 << 19  # weights unpacked at once
 
 
 def packed_linear(weight: PackedWeight, parts: Parts, bias: Tensor | None) -> nn.Module:
-    """A linear layer on the CPU over packed weights, whose `parts` may be views of a file."""
+    """A linear layer on the CPU over packed weights, whose `parts` may be views of a file.
+
+    Raises `ConfigError` where weights are not all numbers.
+    """
     match weight.form(products=has_products()):
         case Form.PLANES:
             order = column_order(parts) if weight.ordered else None
@@ -28,8 +32,9 @@ def packed_linear(weight: PackedWeight, parts: Parts, bias: Tensor | None) -> nn
         case Form.CHANNELS:
             return ChannelLinear(*weight.shape, bias).fill(_chunks(weight, parts))
         case Form.HALF:
-            return HalfLinear(unpack(weight, parts), bias)
+            return HalfLinear(_checked(unpack(weight, parts), weight), bias)
         case Form.UNPACKING:
+            _checked(unpack(weight, parts), weight)
             return UnpackingLinear(weight, {name: part.clone() for name, part in parts.items()}, bias)
 
 
@@ -42,4 +47,15 @@ def _chunks(weight: PackedWeight, parts: Parts) -> Iterator[Groups]:
     rows, columns = weight.shape
     step = max(_CHUNK // columns // ROWS_TOGETHER, 1) * ROWS_TOGETHER
     for start in range(0, rows, step):
-        yield read_groups(weight, parts, start, min(start + step, rows))
+        groups = read_groups(weight, parts, start, min(start + step, rows))
+        _checked(groups.scales + groups.offsets, weight)
+        yield groups
+
+
+def _checked(values: Tensor, weight: PackedWeight) -> Tensor:
+    if not values.isfinite().all():
+        raise ConfigError(
+            f"{next(iter(weight.parts.values()))}: unpacked, it has values that are infinite or not numbers; the file "
+            f"is damaged"
+        )
+    return values

@@ -34,7 +34,7 @@ def read_groups(weight: PackedWeight, parts: Parts, start: int, stop: int) -> Gr
             zeros = parts["zeros"][rows].float() if "zeros" in parts else None
             return _around(parts["values"][rows], _scales(weight, parts, start, stop), zeros)
         case "fp4":
-            return _mxfp4(parts["values"][rows], parts["scales"][rows])
+            return _mxfp4(parts["values"][rows].flatten(1), parts["scales"][rows])
         case "whole":
             return _rounded(parts["weight"][rows].float(), weight)
         case "fp8":

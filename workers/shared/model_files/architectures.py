@@ -116,6 +116,12 @@ _PASSES_NOTHING_ON = "its layers in transformers do not tell their attention whi
 _ENCODER_DECODER = "it is an encoder-decoder; only decoder-only models can be split this way"
 _MULTIMODAL = "it is multimodal, and its language model is of no family that is served"
 
+# Of fields that some models of a served family have.
+_FIELD_REASONS = {
+    "hidden_size_per_layer_input": "layers that read embeddings of their own (Gemma 4 E) are not implemented",
+    "num_kv_shared_layers": "layers that read the keys and values of others (Gemma 4 E) are not implemented",
+}
+
 REFUSED: Mapping[str, str] = {
     "bamba": _RECURRENT,
     "olmo_hybrid": _RECURRENT,
@@ -169,9 +175,11 @@ def check_supported(config: Mapping[str, Any]) -> None:
     if config.get("use_bidirectional_attention"):
         raise ConfigError("config.json: use_bidirectional_attention: a token would need the ones that follow it")
     family = FAMILIES[kind]
-    for name, value in config.items():
+    for name, value in {**family.assumed, **config}.items():
         private = name.startswith("_") and name not in family.fields
         if value and not private and name not in family.fields | _INFORMATIVE and not _is_one(name, value):
+            if name in _FIELD_REASONS:
+                raise ConfigError(f"config.json: {name} is {value!r}: {_FIELD_REASONS[name]}")
             raise ConfigError(
                 f"config.json: {name} is {value!r}, which is not supported for {kind!r}; if it changes nothing that "
                 f"the model computes, remove it"

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.json_file import read_json, read_optional_json
@@ -35,12 +37,20 @@ _REFUSED: Mapping[str, str] = {
     "DominoDraftModel": _BLOCKS,
     "MedusaModel": "Medusa heads are not implemented",
 }
+_SPECULATORS: Mapping[str, HeadKind] = {"eagle3": "eagle3", "peagle": "peagle"}
 _SPECULATORS_REFUSED: Mapping[str, str] = {
     "eagle": _REFUSED["EagleLlamaForCausalLM"],
     "dflash": _BLOCKS,
     "dspark": _BLOCKS,
     "mtp": "heads for multi-token prediction are read from the target's own checkpoint: --drafter mtp",
 }
+
+
+class _Signs(msgspec.Struct):
+    """The fields that tell heads apart."""
+
+    architectures: list[str] | None = None
+    speculators_model_type: str | None = None
 
 
 class RecognisedHead(NamedTuple):
@@ -61,14 +71,18 @@ def recognise_head(folder: Path) -> RecognisedHead | None:
 
 def recognise(said: Mapping[str, Any], source: str) -> RecognisedHead | None:
     """The same of a config.json that has been read; `source` begins messages."""
+    try:
+        signs = msgspec.convert(said, _Signs)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: config.json: {error}") from error
     found: RecognisedHead | None = None
-    speculator = said.get("speculators_model_type")
-    classes = [str(name) for name in said.get("architectures") or ()]
+    speculator, classes = signs.speculators_model_type, signs.architectures or []
     if speculator is not None:
-        if speculator not in ("eagle3", "peagle"):
+        kind = _SPECULATORS.get(speculator)
+        if kind is None:
             reason = _SPECULATORS_REFUSED.get(speculator, "this kind is not known; known are eagle3 and peagle")
             raise ConfigError(f"{source}: a draft head with speculators_model_type {speculator!r}: {reason}")
-        found = RecognisedHead(speculator, "speculators")
+        found = RecognisedHead(kind, "speculators")
     for name in classes:
         if found is None and name in _CLASSES:
             found = RecognisedHead(*_CLASSES[name])

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from workers.shared.errors import ConfigError
+from workers.shared.model_files.json_file import read_json
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -21,8 +22,8 @@ def read_facts(folder: Path) -> ModelFacts:
     """Reads `config.json`; raises `ConfigError` naming the file and the field."""
     path = folder / "config.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ModelFacts)
-    except (OSError, msgspec.MsgspecError) as error:
+        return msgspec.convert(read_json(path), ModelFacts)
+    except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 

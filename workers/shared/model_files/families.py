@@ -128,11 +128,12 @@ class Family(NamedTuple):
     logits_divisor: str | None = None  # field that they are divided by
     mixer: Mixer | None = None  # what layers have that remember in a state
     latent: bool = False  # whether keys and values are made of latents
-    packed_as: tuple[str, ...] = ()  # methods of `quantization_config` that belong to the family, unpacked when loaded
+    by_column: bool = False  # whether it has the matrices of experts as [columns, rows]
     positioned: bool = False  # whether layers do more with positions than to rotate
     uneven: bool = False  # whether keys and values are not of one shape in all layers
     beside: bool = False  # whether every layer has both it and attention; else a list says which layer has which
     tied: bool = False  # whether head and embedding are tied where config.json does not say
+    assumed: Mapping[str, object] = {}  # what transformers takes for fields that are refused, where nothing is said
     only: Mapping[str, tuple[object, ...]] = {}  # the values of some fields that are served, unset ones aside
 
 
@@ -195,7 +196,7 @@ FAMILIES: Mapping[str, Family] = {
         | {"attention_bias", "experts_per_token", "initial_context_length", "num_experts_per_tok", "num_local_experts"}
         | {"sliding_window", "swiglu_alpha", "swiglu_limit"},
         "0.2",
-        packed_as=("mxfp4",),
+        by_column=True,
     ),
     "glm4_moe": Family(
         _COMMON
@@ -304,6 +305,7 @@ FAMILIES: Mapping[str, Family] = {
         "0.2",
         tied=True,
         uneven=True,
+        assumed={"hidden_size_per_layer_input": 256},
     ),
     "starcoder2": Family(_COMMON | {"norm_epsilon", "sliding_window", "use_bias"}, "0.2", tied=True),
 }  # fmt: skip

@@ -1,19 +1,24 @@
 """JSON objects of a model folder."""
 
+import json
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from workers.shared.errors import ConfigError
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises `ConfigError` naming the file where there is none."""
+    """The JSON object in `path`; raises `ConfigError` naming the file where there is none.
+
+    As Python writes it: numbers may be infinite, and are in the configurations of Mamba 2.
+    """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: not a JSON object")
+    return found
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:

@@ -41,7 +41,7 @@ _PREFIXES = (
     ("lm_head.", "lm_head."),
 )
 _TEXT = tuple(prefix for prefix, _ in _PREFIXES if prefix != "lm_head.")
-_EXPERTS = re.compile(r"\.experts\.|\.block_sparse_moe\.(input|output)_linear\.")
+EXPERTS = re.compile(r"\.experts\.|\.block_sparse_moe\.(input|output)_linear\.")
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # any of them says how many there are
 _ACTIVE = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_k")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
@@ -168,7 +168,7 @@ def layer_bytes(folder: Path, sizes: Mapping[str, int] | None = None) -> tuple[l
     layers: dict[int, int] = {}
     for name, size in sizes.items():
         if (layer := layer_of(name)) is not None:
-            layers[layer] = layers.get(layer, 0) + (int(size * active) if _EXPERTS.search(name) else size)
+            layers[layer] = layers.get(layer, 0) + (int(size * active) if EXPERTS.search(name) else size)
     if not layers or set(layers) != set(range(len(layers))):
         raise ConfigError(f"{folder}: no consecutive model.layers.N tensors; this is not a decoder-only checkpoint")
     head = HEAD if HEAD in sizes else EMBEDDING

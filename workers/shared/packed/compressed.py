@@ -16,6 +16,7 @@ from workers.shared.packed.weight import Layout, PackedWeight
 
 _WORD = 32  # bits
 _FP4_GROUPS = {"F8_E4M3": 16, "U8": 32}  # dtype of the scales -> columns that share one: NVFP4, MXFP4
+_MXFP4_BLOCKS = "_blocks"
 _SCALES = ("weight_scale", "weight_scale_inv")
 
 
@@ -32,6 +33,34 @@ def find_compressed(entries: Entries, scheme: Mapping[str, Any]) -> dict[str, Pa
             found[name] = _integers(module, entries)
         elif part == "weight" and entry.dtype == "F8_E4M3":
             found[name] = _fp8(module, entries, _block(module, scheme))
+    return found
+
+
+def find_mxfp4(entries: Entries, scheme: Mapping[str, Any]) -> dict[str, PackedWeight]:
+    """As `find_compressed`, for experts that are stored as gpt-oss's are, and which the model has by column.
+
+    A parameter P is P_blocks, uint8 [experts, rows, blocks, 16], two numbers a byte, and P_scales, the exponents of
+    each block, uint8 [experts, rows, blocks] (OCP Microscaling Formats, 1.0).
+    """
+    found = {}
+    for name in entries:
+        if not name.endswith(_MXFP4_BLOCKS):
+            continue
+        parameter = name.removesuffix(_MXFP4_BLOCKS)
+        experts, rows, blocks, _ = shaped(entries, name, (None, None, None, 16))
+        parts = {"values": name, "scales": f"{parameter}_scales"}
+        shaped(entries, parts["scales"], (experts, rows, blocks))
+        found[parameter] = PackedWeight(
+            "mxfp4",
+            "fp4",
+            (rows, 32 * blocks),
+            parts,
+            _nbytes(entries, parts),
+            bits=5,
+            group=32,
+            experts=experts,
+            by_column=True,
+        )
     return found
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.blocks import BITS, BLOCKS, GROUP, packed_kinds
+from workers.shared.model_files.families import FAMILIES
 from workers.shared.model_files.json_file import read_optional_json
 from workers.shared.model_files.tensor_sizes import EMBEDDING, TensorEntry, tensor_entries
 from workers.shared.packed.rounding import Rounding
@@ -18,10 +19,6 @@ class Inventory(NamedTuple):
     entries: dict[str, TensorEntry]  # of a packed one the kind as dtype, and the shape that it has unpacked
     packed: dict[str, PackedWeight]  # those that stay packed on a CPU, or are rounded when they are loaded
     tensors: dict[str, TensorEntry]  # what the files hold, parts of packed weights among it
-
-    def merged(self, name: str) -> bool:
-        """Whether the weight becomes a part of another one, which is not packed."""
-        return ".experts." in name
 
     def stored(self, name: str) -> str:
         """The name in the file of a weight, or of its first part."""
@@ -46,9 +43,12 @@ def read_inventory(folder: Path, rounding: Rounding | None = None) -> Inventory:
     for weight in packed.values():
         for part in weight.parts.values():
             entries.pop(part, None)
-    entries |= {name: TensorEntry(weight.kind, weight.shape, (0, weight.nbytes)) for name, weight in packed.items()}
+    entries |= {
+        name: TensorEntry(weight.kind, weight.unpacked_shape, (0, weight.nbytes)) for name, weight in packed.items()
+    }
     if rounding is not None:
-        packed = rounding.of(entries) | packed
+        family = FAMILIES.get(config.get("model_type", ""))
+        packed = rounding.of(entries, by_column=family is not None and family.by_column) | packed
     return Inventory(entries, packed, tensors)
 
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from workers.shared.errors import ConfigError
-from workers.shared.model_files.families import FAMILIES
-from workers.shared.packed.compressed import find_compressed
+from workers.shared.packed.compressed import find_compressed, find_mxfp4
 from workers.shared.packed.entries import Entries
 from workers.shared.packed.integers import find_awq, find_gptq
 from workers.shared.packed.weight import PackedWeight
@@ -28,8 +27,7 @@ _AUTO_ROUND = {"auto_round:auto_gptq": find_gptq, "auto_round:auto_awq": find_aw
 
 
 def finder(config: Mapping[str, Any]) -> Finder | None:
-    """What finds the packed weights of a checkpoint with this config.json; None where nothing is quantised, or what is
-    belongs to the family.
+    """What finds the packed weights of a checkpoint with this config.json; None where nothing is quantised.
 
     Raises `ConfigError` naming the method or field that is not read.
     """
@@ -37,9 +35,6 @@ def finder(config: Mapping[str, Any]) -> Finder | None:
     if not scheme:
         return None
     method = str(scheme.get("quant_method", "")).replace("_", "-")
-    family = FAMILIES.get(config.get("model_type", ""))
-    if family is not None and scheme.get("quant_method") in family.packed_as:
-        return None
     if method not in _METHODS:
         raise _refused("quant_method", scheme.get("quant_method"), _METHODS)
     return _METHODS[method](scheme)
@@ -86,6 +81,7 @@ _METHODS: Mapping[str, Callable[[Mapping[str, Any]], Finder]] = {
     "compressed-tensors": _compressed_tensors,
     "fp8": _fp8,
     "gptq": _gptq,
+    "mxfp4": lambda scheme: find_mxfp4,
 }
 
 

@@ -25,7 +25,7 @@ class Form(Enum):
 
 
 class PackedWeight(msgspec.Struct, frozen=True):
-    """A matrix of weights [rows, columns] as several tensors of a checkpoint."""
+    """A matrix of weights [rows, columns] as several tensors of a checkpoint, or one such matrix for each expert."""
 
     kind: str  # what people call it
     layout: Layout
@@ -37,6 +37,14 @@ class PackedWeight(msgspec.Struct, frozen=True):
     signed: bool = False  # integers around zero, so that there is no offset
     ordered: bool = False  # columns are grouped in another order than they lie in
     block: tuple[int, int] = (0, 0)  # of floats: rows and columns that share a scale
+    experts: int = 0  # matrices that lie behind each other in every part; 0: a single one, without that dimension
+    by_column: bool = False  # of experts: the model has each matrix as [columns, rows]
+
+    @property
+    def unpacked_shape(self) -> tuple[int, ...]:
+        """That of the model's parameter."""
+        matrix = self.shape[::-1] if self.by_column else self.shape
+        return (self.experts, *matrix) if self.experts else matrix
 
     @property
     def product_group(self) -> int:
@@ -54,20 +62,21 @@ class PackedWeight(msgspec.Struct, frozen=True):
         return Form.PLANES if self.product_group else Form.HALF
 
     def held_bytes(self, *, products: bool) -> int:
-        """What a linear layer holds of it in memory."""
+        """What linear layers hold of it in memory."""
         rows, columns = self.shape
+        matrices = max(self.experts, 1)
         order = 8 * columns if self.ordered else 0
         match self.form(products=products):
             case Form.UNPACKING:
                 return self.nbytes
             case Form.CHANNELS:
-                return rows * columns + 4 * rows
+                return matrices * (rows * columns + 4 * rows)
             case Form.HALF:
-                return rows * columns * 2
+                return matrices * rows * columns * 2
             case Form.PLANES:
                 padded = rows + -rows % ROW_MULTIPLE
                 scales = columns // self.product_group * 4
-                return planes_of(self.bits) * padded * (columns // 2 + scales) + order
+                return matrices * (planes_of(self.bits) * padded * (columns // 2 + scales) + order)
 
 
 def planes_of(bits: int) -> int:
