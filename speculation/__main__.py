@@ -45,8 +45,7 @@ def serve(config: EngineConfig) -> None:
     policy = choose_policy(config)
     vocab_size = read_facts(Path(config.model)).vocab_size
     offered = choices(config.drafter)
-    width = 1 if config.chooses_width else policy.width  # at first
-    controller = Controller(config.stages, offered, load_measured(config), width=width)
+    controller = Controller(config.stages, offered, load_measured(config), width=policy.shapes[0].width)
     context = GroupContext(config.endpoints.token)
     # Before anything is loaded, which may take minutes: stages wait for somebody to listen, and not for long.
     channels = Channels(context, config.endpoints, config.stall_timeout)

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 
 from speculation.decisions.estimates import Choice, Judgement, JudgementReader, Measured, Times
 from speculation.drafters.base import PENDING, Answer, Draft
+from workers.shared.config import MEASURED_ROWS
 from workers.shared.messages import Generate, Sampling
 
 _PROMPT = 16  # tokens
 _RIGHT, _WRONG, _SILENT = 7, 5, 5  # tokens with drafts of each kind
 _OUTPUT = _RIGHT + _WRONG + _SILENT
-_ROWS = (1, 2, 4, 8, 16)
 _LEAST_ROUNDS, _MOST_ROUNDS = 2, 5
 _MOST_SECONDS = 8.0  # after which no further round begins
 _STEADY = 1.1  # spread of times on a machine that does nothing else
@@ -128,7 +128,7 @@ class Calibration:
                 yield run
                 self._done[choice].append(run)
                 spent += run.took
-            for rows in (rows for rows in _ROWS if rows <= chunk):
+            for rows in (rows for rows in MEASURED_ROWS if rows <= chunk):
                 run = Rehearsal(self._plain, self._request(rows, 1), self._reader())
                 yield run
                 self._rows.setdefault(rows, []).append(run.first)

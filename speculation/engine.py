@@ -213,7 +213,7 @@ class Engine:
         assert stream.session is not None
         now, tokens, alone = time.monotonic(), len(step.tokens), len(self._running) == 1
         stream.session.sampled(now, stream.cycles, tokens, rejected=step.rejected, alone=alone)
-        if stream.set_width(crowded=len(self._running) >= self._config.stages > 1):
+        if stream.set_shape(crowded=len(self._running) >= self._config.stages > 1):
             self._announce()  # a frame that has waited for drafts may be full now
         self._observe()
 

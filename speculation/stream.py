@@ -9,10 +9,9 @@ from speculation.decisions.credits import Claim
 from speculation.decisions.drafts.steps import Step
 from speculation.decisions.drafts.tree import Guess, Node
 from speculation.decisions.drafts.worth import Acceptance
-from speculation.decisions.estimates import Choice
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.schedule import Schedule
-from speculation.decisions.widths import WidthCosts, WidthOfFrames
+from speculation.decisions.shapes.chooser import ShapeOfFrames
 from speculation.drafters.base import PENDING, Deciding, Draft, Drafter, Start
 from workers.shared.config import EngineConfig
 from workers.shared.frames import Frame
@@ -37,8 +36,8 @@ class Request:
 class Stream:
     """Serves the requests of one slot, one after the other. Without a request it is idle."""
 
-    def __init__(self, schedule: Schedule, drafter: Drafter, widths: WidthOfFrames) -> None:
-        """`widths` says how many tokens a frame holds; those of the calibration are as wide as at the start."""
+    def __init__(self, schedule: Schedule, drafter: Drafter, shapes: ShapeOfFrames) -> None:
+        """`shapes` says what a frame holds; those of the calibration hold what they do at the start."""
         self.slot = schedule.sequence
         self.schedule = schedule
         self.drafter = drafter
@@ -48,10 +47,9 @@ class Stream:
         self._begun_ns = 0
         self._last_sample_ns: int | None = None
         self._acceptance = Acceptance()
-        self._widths = widths
+        self._shapes = shapes
         self._counted = 0  # cycles at the last sample with tokens
         self.cycles = 0  # between the last two of them
-        schedule.width = widths.at_first
 
     def begin(self, request: Request, reused: int, session: Deciding, source: "Stream | None" = None) -> Open:
         """Takes a request on; returns what stages hear first.
@@ -71,9 +69,9 @@ class Stream:
         stop_tokens, generated = frozenset(generate.stop_tokens), generate.generated
         copied = source is not None
         schedule.start(generate.prompt, generate.max_tokens, stop_tokens, reused, generated, copied=copied)
-        self._widths.begin(session.choice)
-        self.set_width()
-        self.drafter.frames(schedule.width)  # one that had failed has not heard of it
+        self._shapes.begin(session.choice)
+        self.set_shape()
+        self.drafter.frames(schedule.shape.width)  # one that had failed has not heard of it
         return opening
 
     def inform(self, source: "Stream | None" = None) -> None:
@@ -125,7 +123,7 @@ class Stream:
             right = place < len(step.right)
             counts.judge(depth, right=right)
             self._acceptance.verified(right=right, confidence=draft.confidence)
-            rank = draft.candidates.index(token) if token in draft.candidates else None
+            rank = draft.rank(token)
             counts.rank(rank)
             if draft.probabilities and probabilities:
                 counts.compare(probabilities[place], 0.0 if rank is None else draft.probabilities[rank])
@@ -137,25 +135,27 @@ class Stream:
         self.cycles, self._counted = counts.cycles - self._counted, counts.cycles
         if since_ns is None or self.session is None or self._is_calibration:
             return since_ns
-        if self.schedule.width == self._widths.of(self.session.choice):  # in a crowd it is not
+        if self.schedule.shape == self._shapes.of(self.session.choice):  # in a crowd it is not
             verdicts = [place < len(step.right) for place in range(len(step.tokens))]
+            guesses = zip(step.guesses, step.tokens, strict=True)
+            ranks = [None if guess is None else guess.draft.rank(token) for guess, token in guesses]
             seconds = since_ns * 1e-9 if alone else None
             refilled = self.cycles >= self.schedule.stages
-            self._widths.sampled(self.session.choice, seconds, verdicts, refilled=refilled)
+            self._shapes.sampled(self.session.choice, seconds, verdicts, ranks, refilled=refilled)
         return since_ns
 
-    def set_width(self, *, crowded: bool = False) -> bool:
-        """Frames to come hold as many tokens as are best with the choice in use; see `WidthOfFrames.of`.
+    def set_shape(self, *, crowded: bool = False) -> bool:
+        """Frames to come hold what is best with the choice in use; see `ShapeOfFrames.of`.
 
-        Returns whether that is another number than before.
+        Returns whether that is another shape than before.
         """
         if self.session is None or self._is_calibration:
             return False
-        width = self._widths.of(self.session.choice, crowded=crowded)
-        if width == self.schedule.width:
+        shape = self._shapes.of(self.session.choice, crowded=crowded)
+        if shape == self.schedule.shape:
             return False
-        self.schedule.width = width
-        self.drafter.frames(width)
+        self.schedule.shape = shape
+        self.drafter.frames(shape.width)
         return True
 
     @property
@@ -230,7 +230,7 @@ class Stream:
         if not found:
             schedule.flush()
             return False
-        schedule.grow(self._acceptance.best(found, schedule.policy.breadth))
+        schedule.grow(self._acceptance.best(found, schedule.most))
         return True
 
 
@@ -243,12 +243,8 @@ def idle_streams(
 ) -> list[Stream]:
     """A stream for each slot and its drafter; `numbers` are those of the frames that are announced."""
     back, lends = beginnings_of(config)
-
-    def costs(choice: Choice) -> WidthCosts:
-        return controller.costs(choice)._replace(breadth=policy.breadth)
-
-    widths = WidthOfFrames(config.stages, None if config.chooses_width else policy.width, costs)
+    shapes = ShapeOfFrames(config.stages, policy.shapes, controller.costs)
     return [
-        Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, back, lends), drafter, widths)
+        Stream(Schedule(slot, config.stages, policy, config.prefill_chunk, numbers, back, lends), drafter, shapes)
         for slot, drafter in enumerate(drafters)
     ]

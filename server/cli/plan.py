@@ -103,11 +103,13 @@ def _earlier_token(out: str | None) -> str:
 def _description(config: EngineConfig) -> list[str]:
     """What starts, where, and with how much memory."""
     drafts = config.drafter.num_speculative_tokens
-    how = f", {drafts} drafts a round" if drafts else ""
-    if config.widest > 1:
+    how = ""
+    if drafts:
+        how = f", {drafts} drafts a round"
+    elif config.frame_width > 1:
         how = f", tokens a frame: {config.tokens_per_frame}"
-    if config.tree_width > 1:
-        how += f", up to {config.tree_width} drafts a position"
+    if config.breadth > 1:
+        how += f", drafts a position: {config.tree_width}"
     needs = needs_of(config)
     lines = [
         f"model {config.model}, {config.dtype}, {sum(config.split)} layers over {config.transport}",

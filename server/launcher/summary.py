@@ -51,10 +51,10 @@ def _drafting(config: EngineConfig, controller: ControllerStatus | None) -> str:
         text += f" of {', '.join(Path(model).name for model in config.drafter.cascade)}"
     if config.drafter.num_speculative_tokens:
         text += f", draft-then-verify with {config.drafter.num_speculative_tokens} drafts"
-    if config.widest > 1:
+    elif config.frame_width > 1:
         text += f", tokens a frame: {config.tokens_per_frame}"
-    if config.tree_width > 1:
-        text += f", up to {config.tree_width} drafts a position"
+    if config.breadth > 1:
+        text += f", drafts a position: {config.tree_width}"
     if controller is not None and not controller.calibrated:
         return f"{text}; what it gains is found out in use"
     if controller is None or not controller.predicted.get("none"):

@@ -222,13 +222,14 @@ def _width(how: Method, settings: BenchSettings) -> int | Literal["auto"]:
     return settings.several if how.width == "several" else how.width
 
 
-def _tree_width(how: Method, settings: BenchSettings) -> int:
-    """Drafts for one position, of what can draft behind several."""
+def _tree_width(how: Method, settings: BenchSettings) -> int | Literal["auto"]:
+    """Drafts for one position, of what can draft behind several; chosen with frames in every stage alone."""
     if how.drafter is None or how.drafter == NONE or not DRAFTERS[how.drafter].branches:
         return 1
     if how.tree:
         return SEVERAL if how.rounds else settings.several
-    return settings.engine.tree_width
+    asked = settings.engine.tree_width
+    return 1 if how.rounds and asked == "auto" else asked
 
 
 def gpus(contender: Contender, settings: BenchSettings) -> tuple[int, ...]:

@@ -185,7 +185,7 @@ def _block(
                 load=work.load,
             )
         )
-    wide = work.settings.engine.tokens_per_frame != 1 or work.settings.engine.tree_width > 1
+    wide = work.settings.engine.tokens_per_frame != 1 or work.settings.engine.tree_width != 1
     rounds = wide or any(lane.contender.how.several for lane, _ in todo)
     known = [*folder.cells(), *cells] if rounds else cells
     for (lane, _), cell in zip(todo, cells, strict=True):

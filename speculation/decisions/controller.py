@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from speculation.decisions.estimates import Average, Choice, Hits, Judgement, JudgementReader, Measured, Paces
-from speculation.decisions.widths import WidthCosts, row_costs
+from speculation.decisions.shapes.costs import FrameCosts, row_costs
 from workers.shared.messages import ControllerStatus
 
 _Answer = TypeVar("_Answer")
@@ -65,13 +65,13 @@ class Controller:
         self._lost = 0.0  # seconds, to probes
         self._allowed = 0.0  # seconds that probes may lose beyond their share
 
-    def costs(self, choice: Choice) -> WidthCosts:
-        """What is known of the pipeline of `choice`, for the width of its frames."""
+    def costs(self, choice: Choice) -> FrameCosts:
+        """What is known of the pipeline of `choice`, for the shape of its frames."""
         known = self._measured
         times = None if known is None else known.times.get(choice.name)
         if known is None or times is None:
-            return WidthCosts()
-        return WidthCosts(times.right, known.drafts.get(choice.name, 0.0), row_costs(known.rows))
+            return FrameCosts()
+        return FrameCosts(times.right, known.drafts.get(choice.name, 0.0), row_costs(known.rows))
 
     def calibrate(self, measured: Measured) -> None:
         """Takes what was measured before any request."""

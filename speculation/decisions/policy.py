@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from workers.shared.config import EngineConfig
+from workers.shared.frames import Shape
 
 
 @dataclass(frozen=True)
@@ -15,14 +16,23 @@ class FramePolicy:
     """
 
     chunks: int  # most frames in flight, of all sequences; a prompt being computed may have all of them
-    width: int  # most positions of a decode frame: of one token verified or drafted, and of the drafts behind it
     credits: int  # most decode frames in flight, of one sequence
-    breadth: int = 1  # most drafts at one position
+    shapes: tuple[Shape, ...] = (Shape(),)  # of decode frames; which of them may change at any moment
+
+    @property
+    def width(self) -> int:
+        """Most positions of a decode frame."""
+        return max(shape.width for shape in self.shapes)
+
+    @property
+    def breadth(self) -> int:
+        """Most drafts at one position."""
+        return max(shape.breadth for shape in self.shapes)
 
     @property
     def scratch(self) -> int:
-        """Most drafts, in flight or waiting for it, that cannot have the row of their position."""
-        return (self.breadth - 1) * self.width * (self.credits + 1)
+        """Drafts, in flight or waiting for it, that there is room for beside the rows of their positions."""
+        return max(shape.scratch for shape in self.shapes) * (self.credits + 1)
 
 
 def pipelined(stages: int, delta: int = 0, width: int = 1, breadth: int = 1) -> FramePolicy:
@@ -30,17 +40,15 @@ def pipelined(stages: int, delta: int = 0, width: int = 1, breadth: int = 1) -> 
 
     A frame covers `width` positions, with up to `breadth` drafts at each.
     """
-    return FramePolicy(chunks=stages + delta, width=width, credits=stages + delta, breadth=breadth)
+    return FramePolicy(chunks=stages + delta, credits=stages + delta, shapes=(Shape(width, breadth),))
 
 
 def draft_then_verify(stages: int, drafts: int, breadth: int = 1) -> FramePolicy:
     """Classic speculative decoding: drafts for `drafts` positions, one frame with all, its sample; the next round."""
-    return FramePolicy(chunks=stages, width=drafts + 1, credits=1, breadth=breadth)
+    return FramePolicy(chunks=stages, credits=1, shapes=(Shape(drafts + 1, breadth),))
 
 
 def choose_policy(config: EngineConfig) -> FramePolicy:
     """The configured policy, of a configuration that has been checked."""
-    drafts = config.drafter.num_speculative_tokens
-    if drafts == 0:
-        return pipelined(config.stages, config.delta, config.widest, config.tree_width)
-    return draft_then_verify(config.stages, drafts, config.tree_width)
+    chunks = config.stages + config.delta
+    return FramePolicy(chunks=chunks, credits=config.frames_in_flight, shapes=config.shapes)

@@ -15,7 +15,7 @@ from speculation.decisions.drafts.tree import Guess, Node, Shoot, Tree
 from speculation.decisions.policy import FramePolicy
 from workers.decisions.state_entries import Returns
 from workers.shared.errors import OutOfStep
-from workers.shared.frames import REAL, Frame, TreeFrame
+from workers.shared.frames import REAL, Frame, Shape, TreeFrame
 from workers.shared.messages import Rollback, Sample, SpeculationCounts
 
 
@@ -25,8 +25,8 @@ class Schedule:
 
     Invariants, between calls: frames in `in_flight` are of the present epoch, and every draft that may still be right
     is in one of them or not announced; the first sample of the oldest one that has any belongs at `verified`; all
-    drafts behind a token are in one frame; at most one frame's worth of positions is not announced; and no more frames
-    are in flight than the policy allows.
+    drafts behind a token are in one frame; at most the widest frame's worth of positions is not announced; and no more
+    frames are in flight than the policy allows. `shape` may change at any moment.
     """
 
     sequence: int
@@ -44,7 +44,7 @@ class Schedule:
     counts: SpeculationCounts = field(default_factory=SpeculationCounts)
     running: bool = False
     sent: Sequence[Node] = ()  # the rows of the frame that was cut last, but of prompts
-    width: int = field(init=False)  # tokens of the frames to come, at most the policy's
+    shape: Shape = field(init=False)  # of the frames to come, one of the policy's
     reused: int = 0  # positions of the prompt that an earlier request had computed already
     _canonical: int = 0
     _prompt: int = 0
@@ -55,7 +55,7 @@ class Schedule:
     _flushed: bool = False  # the next frame waits for no more drafts
 
     def __post_init__(self) -> None:
-        self.width = self.policy.width
+        self.shape = self.policy.shapes[0]
         self._returns = Returns(self.prefill_chunk, self.back)
         self._tree = Tree(self.policy.scratch)
 
@@ -152,7 +152,7 @@ class Schedule:
         return (
             self.running
             and self.verified > self._given
-            and self.end - self.announced < self.width
+            and self.end - self.announced < self.shape.width
             and (self.policy.credits > 1 or not self.in_flight)
             and self.end < self._limit - 1
             and bool(self.leaves)
@@ -174,17 +174,24 @@ class Schedule:
 
     def grow(self, shoots: Sequence[Shoot]) -> None:
         """Takes drafts behind some of `leaves`, the likeliest first, no two alike; only while `wants_draft()`."""
-        if not shoots or len(shoots) > self.policy.breadth or not self.wants_draft():
+        if not shoots or len(shoots) > self.most or not self.wants_draft():
             raise ValueError("no such drafts are wanted")
         self._tree.grow(shoots)
         self.counts.drafted += len(shoots)
         self.counts.levels += 1
 
     @property
+    def most(self) -> int:
+        """Drafts that `grow` may take: as many as the shape says, if frames of other shapes have left the scratch."""
+        return min(self.shape.breadth, self._tree.room(()))
+
+    @property
     def room(self) -> int:
         """Drafts that may join those at the last position, of which some have turned out wrong before they went."""
-        waiting = self.announced < self.end and self.verified < self.end
-        return self.policy.breadth - len(self._tree.levels[-1]) if waiting else 0
+        if not (self.announced < self.end and self.verified < self.end):
+            return 0
+        level = self._tree.levels[-1]
+        return max(0, min(self.shape.breadth - len(level), self._tree.room(level)))
 
     @property
     def parents(self) -> list[Node]:
@@ -376,4 +383,4 @@ class Schedule:
             return None
         if self.wants_draft() and not self._flushed:
             return None
-        return min(start + self.width, self.end)
+        return min(start + self.shape.width, self.end)

@@ -28,7 +28,7 @@ def load(engine: EngineConfig, vocab_size: int) -> Callable[[int], ModelDrafter]
     folder, target = Path(config.draft_model), Path(engine.model)
     check_vocabulary(folder, target, "--draft-model")
     shard, capacity = load_whole(engine, folder, config.device, "--draft-model")
-    return lambda slot: ModelDrafter(shard, vocab_size, capacity, slot, branches=engine.tree_width > 1)
+    return lambda slot: ModelDrafter(shard, vocab_size, capacity, slot, branches=engine.breadth > 1)
 
 
 def load_whole(engine: EngineConfig, folder: Path, device: str, flag: str) -> tuple[Shard, int]:

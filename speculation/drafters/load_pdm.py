@@ -56,8 +56,7 @@ def load(engine: EngineConfig, vocab_size: int, rows: RowRule = RowRule.IN_FLIGH
         embedding = read_embedding(model, read_target_config(model), dtype).to(device)
     FeatureMap(module.config.anchors, engine.split, rows).check_read()
     capacity = engine.max_model_len
-    width = 1 if engine.tokens_per_frame == "auto" else engine.tokens_per_frame
-    scratch, branches = engine.scratch, engine.tree_width > 1
+    width, scratch, branches = engine.shapes[0].width, engine.scratch, engine.breadth > 1
 
     def made(slot: int) -> PdmDrafter:
         runtime = DraftRuntime(module, engine.split, capacity, width, scratch)

@@ -16,7 +16,7 @@ def load(engine: EngineConfig, vocab_size: int) -> "Callable[[int], NgramDrafter
     longest, shortest = engine.drafter.ngram_max, engine.drafter.ngram_min
     if not 1 <= shortest <= longest:
         raise ConfigError("--ngram-min must be at least 1 and at most --ngram-max")
-    return lambda slot: NgramDrafter(longest, shortest, engine.tree_width)
+    return lambda slot: NgramDrafter(longest, shortest, engine.breadth)
 
 
 class NgramDrafter(Drafter):

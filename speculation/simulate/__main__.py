@@ -8,13 +8,14 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from speculation.simulate.advice import advise
-from speculation.simulate.events import simulate
+from speculation.simulate.advice import advise, best_shape
+from speculation.simulate.events import RESCUE, simulate
 from speculation.simulate.pipeline import Pipeline
 from speculation.simulate.presets import Presets, load_presets, machine, sources
 from speculation.simulate.rounds import best_drafts, tokens_per_cycle
 from workers.shared.emulation import Cost
 from workers.shared.errors import ConfigError
+from workers.shared.frames import Shape
 from workers.shared.options.declared import AtLeastOne, Milliseconds, NotNegative, Share, about
 from workers.shared.options.sources import Program, read
 
@@ -43,7 +44,7 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
     tree_width: Annotated[tuple[AtLeastOne, ...], about(_OWN, "Drafts for one position; each is predicted")] = (1,)
     rescue: Annotated[
         Share, about(_OWN, "The share of wrong drafts that twice as many candidates would have made right")
-    ] = 0.42
+    ] = RESCUE
     row_cost: Annotated[
         tuple[Cost, ...],
         about(_OWN, "A stage's time for a frame of 1, 2, 4, 8, ... tokens, in times of one", default="all alike"),
@@ -119,6 +120,15 @@ def _own_pipeline(options: SimulateOptions) -> str:
         speed = got.tokens_per_second
         ratios = (f"{speed / baseline.tokens_per_second:.2f}" for baseline in (none, single))
         lines.append(_line(method, at, f"{speed:.1f}", *ratios, f"{length:.2f}", f"{law:.2f}"))
+    lines.append("")
+    for acceptance in options.acceptance:
+        shape, speed = best_shape(
+            pipeline, acceptance, delta=options.delta, rescue=options.rescue, tokens=options.tokens
+        )
+        lines.append(
+            f"Fastest at acceptance {acceptance:g}, if drafts that look further ahead are right as often: "
+            f"--tokens-per-frame {shape.width} --tree-width {shape.breadth}, {speed:.1f} tok/s."
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -132,7 +142,7 @@ def _presets(presets: Presets, options: SimulateOptions) -> str:
     lines = [
         "Predicted tokens/s of one short sequence, from the figures listed below with their sources.",
         f"The verdict is about the first acceptance, {acceptances[0]:g}, which draft-then-verify is given too.",
-        "In brackets the best number of tokens a frame, m, if drafts that look further ahead were right as often.",
+        "In brackets the best tokens a frame, m, and drafts a position, W, if drafts further ahead were as good.",
         "",
         _line(*header, "would it help?"),
         _line(*["---"] * (len(header) + 1)),
@@ -166,8 +176,9 @@ def _presets(presets: Presets, options: SimulateOptions) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _both(speed: float, wide: tuple[int, float]) -> str:
-    return f"{speed:.0f} (m={wide[0]}: {wide[1]:.0f})" if wide[0] > 1 else f"{speed:.0f}"
+def _both(speed: float, wide: tuple[Shape, float]) -> str:
+    shape, best = wide
+    return f"{speed:.0f} (m={shape.width}, W={shape.breadth}: {best:.0f})" if shape.rows > 1 else f"{speed:.0f}"
 
 
 def _line(*cells: str) -> str:

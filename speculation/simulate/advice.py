@@ -2,13 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product, starmap
+from math import log2
 
-from speculation.simulate.events import simulate
+from speculation.decisions.shapes.costs import FrameCosts, held, seconds_per_token
+from speculation.simulate.events import RESCUE, simulate
+from speculation.simulate.pipeline import Pipeline
 from speculation.simulate.presets import Machine
 from speculation.simulate.rounds import best_drafts, tensor_parallel
-from workers.shared.config import WIDTHS
+from workers.shared.config import CHOSEN, MEASURED_ROWS
+from workers.shared.frames import Shape
 
 _TOKENS = 1000
+_CONTENDERS = 3  # that look best, of which the simulation says which is
 _CLOSE = 1.1  # a smaller gain than this is within what the model can be wrong by
 
 
@@ -22,7 +28,7 @@ class Advice:
     draft_then_verify: float
     drafts: int  # a round
     speculative: tuple[float, ...]  # one an acceptance, one token a frame
-    wide: tuple[tuple[int, float], ...]  # one an acceptance: the best number of tokens a frame, and its tokens/s
+    wide: tuple[tuple[Shape, float], ...]  # one an acceptance: the best shape of frames, and its tokens/s
     verdict: str
 
 
@@ -35,16 +41,7 @@ def advise(machine: Machine, acceptances: Sequence[float], *, delta: int = 0, to
     speculative = tuple(
         simulate(pipeline, acceptance, delta=delta, tokens=tokens).tokens_per_second for acceptance in acceptances
     )
-    wide = tuple(
-        max(
-            (
-                (width, simulate(pipeline, acceptance, delta=delta, width=width, tokens=tokens).tokens_per_second)
-                for width in WIDTHS
-            ),
-            key=lambda found: found[1],
-        )
-        for acceptance in acceptances
-    )
+    wide = tuple(best_shape(pipeline, acceptance, delta=delta, tokens=tokens) for acceptance in acceptances)
     drafts = best_drafts(pipeline, acceptances[0])
     rounds = simulate(pipeline, acceptances[0], drafts=drafts, tokens=tokens).tokens_per_second
     parallel = tensor_parallel(machine.whole_ms, pipeline.stages, machine.layers, machine.all_reduce_ms)
@@ -53,6 +50,32 @@ def advise(machine: Machine, acceptances: Sequence[float], *, delta: int = 0, to
     if one is not None:
         others["one device"] = one
     return Advice(one, none, parallel, rounds, drafts, speculative, wide, _verdict(speculative[0], others, none))
+
+
+def best_shape(
+    pipeline: Pipeline, acceptance: float, *, delta: int = 0, rescue: float = RESCUE, tokens: int = _TOKENS
+) -> tuple[Shape, float]:
+    """Tokens a frame and drafts a position that are fastest, and the tokens/s, if deep drafts are right as often.
+
+    Of those that the engine chooses from, and that have no more rows than the pipeline's costs are known for. The law
+    by which the engine chooses says which are worth a simulation.
+    """
+    known = 2 ** (len(pipeline.row_cost) - 1) if pipeline.row_cost else MEASURED_ROWS[-1]
+    costs = FrameCosts(pipeline.token_ms / pipeline.stages, pipeline.draft_ms, pipeline.row_cost)
+
+    def expected(shape: Shape) -> float:
+        any_of = 1 - (1 - acceptance) * (1 - rescue) ** log2(shape.breadth)
+        right = held(pipeline.stages, shape, acceptance, any_of)
+        return seconds_per_token(pipeline.stages, costs, shape, right, right, [1.0] * shape.width)
+
+    def simulated(shape: Shape) -> float:
+        width, breadth = shape
+        got = simulate(pipeline, acceptance, delta=delta, width=width, breadth=breadth, rescue=rescue, tokens=tokens)
+        return got.tokens_per_second
+
+    shapes = [shape for shape in starmap(Shape, product(CHOSEN, CHOSEN)) if shape.rows <= min(known, MEASURED_ROWS[-1])]
+    contenders = {shapes[0], *sorted(shapes, key=expected)[:_CONTENDERS]}
+    return max(((shape, simulated(shape)) for shape in contenders), key=lambda found: found[1])
 
 
 def _verdict(speed: float, others: dict[str, float], none: float) -> str:

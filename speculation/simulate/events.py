@@ -4,19 +4,21 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from speculation.decisions.drafts.steps import Step
-from speculation.decisions.drafts.tree import Draft, Node
+from speculation.decisions.drafts.tree import Draft, Guess
 from speculation.decisions.drafts.worth import Acceptance
 from speculation.decisions.policy import FramePolicy, draft_then_verify, pipelined
 from speculation.decisions.schedule import Schedule
+from speculation.decisions.shapes.chooser import Shapes
 from speculation.simulate.pipeline import Pipeline, Prediction
 from speculation.simulate.stages import Events, Stages
 from workers.decisions.made_up import MadeUpText
 from workers.shared.frames import Frame, Move
 from workers.shared.messages import Open, Sample, Sampling
 
-_PROMPT = 1  # tokens; what is measured begins after the first sample
+RESCUE = 0.42  # share of what is missed that twice as many candidates find
 _VOCABULARY = 1000
 _SPACING = 1_000_003  # positions between the texts of two seeds
 
@@ -29,7 +31,7 @@ def simulate(
     drafts: int = 0,
     width: int = 1,
     breadth: int = 1,
-    rescue: float = 0.42,
+    rescue: float = RESCUE,
     tokens: int = 2000,
     seed: int = 0,
 ) -> Prediction:
@@ -46,32 +48,84 @@ def simulate(
     count = pipeline.stages
     width = width if acceptance is not None else 1  # nothing would fill a frame
     policy = draft_then_verify(count, drafts, breadth) if drafts else pipelined(count, delta, width, breadth)
-    text = MadeUpText(_VOCABULARY, acceptance or 0.0, rescue)
-    return _Simulation(pipeline, text, policy, seed * _SPACING, acceptance is not None).run(tokens)
+    text = _Rehearsal(MadeUpText(_VOCABULARY, acceptance or 0.0, rescue), seed * _SPACING, breadth)
+    return decode(pipeline, text, [0], tokens, policy, drafts=acceptance is not None)
+
+
+class DraftedText(Protocol):
+    """What is decoded, and what is drafted for it."""
+
+    def token(self, position: int, before: int) -> int:
+        """The token at a position of the text, behind the one `before` it."""
+
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
+        """The draft behind `tokens`, of which the last may be drafts, if there is one."""
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        """`tokens[:count]` are final by now."""
+
+
+def decode(
+    pipeline: Pipeline,
+    text: DraftedText,
+    prompt: Sequence[int],
+    tokens: int,
+    policy: FramePolicy,
+    *,
+    drafts: bool = True,
+    chooser: Shapes | None = None,
+) -> Prediction:
+    """Decodes `tokens` tokens behind a prompt; the time before the first of them does not count.
+
+    A `chooser` says which of the policy's shapes frames have, as it does in the engine, and goes on from what it knows.
+    """
+    return _Simulation(pipeline, text, policy, drafts, chooser).run(prompt, tokens)
+
+
+@dataclass
+class _Rehearsal:
+    text: MadeUpText
+    offset: int  # of the text, positions
+    breadth: int  # most candidates
+
+    def token(self, position: int, before: int) -> int:
+        return self.text.token(self.offset + position, before)
+
+    def draft(self, tokens: Sequence[int]) -> Draft | None:
+        guess = self.text.guess(self.offset + len(tokens), tokens[-1], self.breadth)
+        return Draft(guess.candidates, guess.chances[0], chances=guess.chances)
+
+    def verified(self, tokens: Sequence[int], count: int) -> None:
+        pass
 
 
 @dataclass
 class _Simulation:
     pipeline: Pipeline
-    text: MadeUpText
+    text: DraftedText
     policy: FramePolicy
-    offset: int  # of the text, positions
     drafts: bool
+    chooser: Shapes | None
     schedule: Schedule = field(init=False)
     stages: Stages = field(init=False)
     events: Events = field(default_factory=Events)
     inbox: deque[Sample] = field(default_factory=deque)  # samples that rank 0 has not handled yet
     rank_busy: bool = False
+    silent: bool = False  # there is no draft until something happens
+    prompt: int = 0  # tokens
+    counted: int = 0  # cycles at the last sample with tokens
     first_at: float = 0.0
     last_at: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.schedule = Schedule(0, self.pipeline.stages, self.policy, _PROMPT, itertools.count())
+    def run(self, prompt: Sequence[int], tokens: int) -> Prediction:
+        self.prompt = len(prompt)
+        self.schedule = Schedule(0, self.pipeline.stages, self.policy, self.prompt, itertools.count())
         self.stages = Stages(self.pipeline.stages, self.events, self)
-
-    def run(self, tokens: int) -> Prediction:
-        self.stages.announce([Open(0, self.schedule.epoch, _PROMPT, Sampling(seed=0))])
-        self.schedule.start([0] * _PROMPT, tokens)
+        if self.chooser is not None:
+            self.chooser.begin()
+            self.schedule.shape = self.chooser.current
+        self.stages.announce([Open(0, self.schedule.epoch, self.prompt, Sampling(seed=0))])
+        self.schedule.start(prompt, tokens)
         self.stages.announce(self.schedule.announce())
         before = [0.0] * self.pipeline.stages
         while self.schedule.running:
@@ -98,7 +152,7 @@ class _Simulation:
             return
         if self.inbox:
             self._work(self.pipeline.commit_ms, self._commit)
-        elif self.drafts and self.schedule.wants_draft():
+        elif self.drafts and not self.silent and self.schedule.wants_draft():
             self._work(self.pipeline.draft_ms, self._drafted)
 
     def _work(self, duration: float, then: Callable[[], None]) -> None:
@@ -112,23 +166,41 @@ class _Simulation:
 
     def _commit(self) -> None:
         step: Step = self.schedule.sample(self.inbox.popleft())
+        self.silent = False
         if room := self.schedule.room:
-            self.schedule.widen(Acceptance().best(self._found(self.schedule.parents), room))
+            guesses = [(node, node.guess.draft) for node in self.schedule.parents if node.guess is not None]
+            self.schedule.widen(Acceptance().best(guesses, room))
         self.stages.announce([*step.control, *self.schedule.announce()])
         if step.tokens:
+            self._learn(step)
             self.last_at = self.events.now
             self.first_at = self.first_at or self.events.now
 
-    def _drafted(self) -> None:
-        self.schedule.grow(Acceptance().best(self._found(self.schedule.leaves), self.policy.breadth))
-        self.stages.announce(self.schedule.announce())
+    def _learn(self, step: Step) -> None:
+        schedule, refilled = self.schedule, self.schedule.counts.cycles - self.counted >= self.pipeline.stages
+        self.counted = schedule.counts.cycles
+        for count in range(schedule.verified - len(step.tokens) + 1, schedule.verified + 1):
+            self.text.verified(schedule.tokens, count)
+        if self.chooser is not None and self.first_at:
+            verdicts = [place < len(step.right) for place in range(len(step.tokens))]
+            guesses = zip(step.guesses, step.tokens, strict=True)
+            ranks = [None if guess is None else guess.draft.rank(token) for guess, token in guesses]
+            seconds = (self.events.now - self.last_at) / 1000
+            schedule.shape = self.chooser.sampled(seconds, verdicts, ranks, refilled=refilled)
+            self.stages.announce(schedule.announce())
 
-    def _found(self, nodes: Sequence[Node]) -> list[tuple[Node, Draft]]:
+    def _drafted(self) -> None:
         found = []
-        for node in nodes:
-            guess = self.text.guess(self.offset + node.position + 1, node.token, self.policy.breadth)
-            found.append((node, Draft(guess.candidates, guess.chances[0], chances=guess.chances)))
-        return found
+        for leaf in self.schedule.leaves:
+            if (draft := self.text.draft(self.schedule.text(leaf))) is not None:
+                leaf.guess = Guess(draft, leaf.position - self.schedule.verified + 2)
+                found.append((leaf, draft))
+        if found:
+            self.schedule.grow(Acceptance().best(found, self.schedule.most))
+        else:
+            self.silent = True
+            self.schedule.flush()
+        self.stages.announce(self.schedule.announce())
 
     # --- what surrounds the stages ---
 
@@ -144,12 +216,14 @@ class _Simulation:
     def compute(self, stage: int, frame: Frame, first: int | None) -> Sample | None:
         if stage + 1 < self.pipeline.stages:
             return None
+        if frame.position < self.prompt:
+            first = len(frame.tokens) - 1
         if first is None:
             return Sample(0, frame.epoch, frame.end)
         row: int | None = first
         start, tokens = frame.place(first).position + 1, list[int]()
         while row is not None:
-            tokens.append(self.text.token(self.offset + start + len(tokens), frame.tokens[row]))
+            tokens.append(self.text.token(start + len(tokens), frame.tokens[row]))
             row = frame.follower(frame.place(row), tokens[-1])
         return Sample(0, frame.epoch, start, tuple(tokens))
 

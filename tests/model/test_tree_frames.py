@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from speculation.decisions.drafts.tree import Draft
+from speculation.decisions.shapes.chooser import Shapes
 from speculation.drafters.base import Answer, Drafter
 from speculation.drafters.forced import ForcedDrafter
 from speculation.drafters.ngram import NgramDrafter
@@ -21,6 +22,7 @@ from tests.model.joint_law import check_joint_law
 from tests.model.test_draft_then_verify import GREEDY, differs, run
 from tests.model.test_grammar_pipeline import GRAMMAR
 from tests.model.test_pipeline import EVERYTHING, NEW, PROMPT
+from workers.shared.frames import Shape
 from workers.shared.grammar import Grammars
 from workers.shared.messages import Sampling
 from workers.shared.model_files.end_tokens import read_end_tokens
@@ -152,3 +154,27 @@ def test_requests_side_by_side_get_the_tokens_that_each_gets_alone(engine: Local
 )
 def test_three_tokens_have_the_joint_law_of_the_model(tmp_path: Path, shape: dict[str, int]) -> None:
     check_joint_law(tmp_path / "five", lambda slot: NgramDrafter(2, 1, 3), **shape)
+
+
+def test_shapes_that_change_in_the_midst_of_a_request_change_no_token(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"max_model_len": 512, "prefill_chunk": 64, "tokens_per_frame": "auto", "tree_width": "auto"}
+    rng, taken = random.Random(3), set[Shape]()
+    with (
+        recorded_logits(),
+        local_engine(tiny_model, (8, 8), **settings) as running,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+
+        def anything(self: Shapes) -> Shape:
+            self.current = rng.choice(running.config.shapes)
+            taken.add(self.current)
+            return self.current
+
+        patch.setattr(Shapes, "_choose", anything)
+        plain = run(running, NoDrafter(), GREEDY, PROMPT, NEW)
+        for name in ("second", "pattern", "scattered"):
+            bushy = BushyDrafter(PROMPT + plain[0].tokens, running.vocab_size, RANKS[name])
+            assert not differs(GREEDY, plain, run(running, bushy, GREEDY, PROMPT, NEW), PROMPT), name
+    assert {shape.breadth for shape in taken} == {shape.width for shape in taken} == {1, 2, 4, 8}

@@ -111,6 +111,6 @@ def test_frames_are_as_wide_as_is_fastest_and_tokens_stay_the_same(tiny_model: P
         plain = run(running, NoDrafter(), GREEDY, PROMPT, NEW)
         right = drafters(PROMPT + plain[0].tokens, running.vocab_size)["right"]
         assert not differs(GREEDY, plain, run(running, right, GREEDY, PROMPT, NEW), PROMPT)
-        assert max(stream.schedule.width for stream in running.engine._streams) > 1
+        assert max(stream.schedule.shape.width for stream in running.engine._streams) > 1
         wrong = drafters(PROMPT + plain[0].tokens, running.vocab_size)["wrong"]
         assert not differs(GREEDY, plain, run(running, wrong, GREEDY, PROMPT, NEW), PROMPT)

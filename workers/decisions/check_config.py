@@ -96,17 +96,18 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
         yield (
             f"--delta {config.delta}: with --num-speculative-tokens {drafts} one frame is in flight; leave out either"
         )
-    if drafts and config.widest > 1:
+    if drafts and (config.tokens_per_frame != 1 or config.tree_width == "auto"):
+        flag = "--tree-width auto" if config.tokens_per_frame == 1 else f"--tokens-per-frame {config.tokens_per_frame}"
         yield (
-            f"--tokens-per-frame {config.tokens_per_frame} is for frames in every stage, and with "
+            f"{flag} is for frames in every stage, and with "
             f"--num-speculative-tokens {drafts} one frame is in flight; leave out either"
         )
-    if config.exact and (drafts or config.widest > 1 or config.tree_width > 1):
+    if config.exact and (config.frame_width > 1 or config.breadth > 1):
         yield (
             "--exact: frames of several tokens round otherwise than plain decoding; leave out --tokens-per-frame, "
             "--tree-width and --num-speculative-tokens"
         )
-    if config.tree_width > 1 and not row.branches:
+    if config.breadth > 1 and not row.branches:
         others = names_of(lambda row: row.has_opinion and row.branches)
         yield (
             f"--tree-width {config.tree_width}: --drafter {drafter.name} drafts behind one draft a position; use "
@@ -119,7 +120,7 @@ def _drafter(config: EngineConfig) -> Iterator[str]:
             f"{drafts} none is in flight while drafts are made: use {others}, or leave "
             f"--num-speculative-tokens out"
         )
-    if config.widest > 1 and not row.fills_frames:
+    if not drafts and config.frame_width > 1 and not row.fills_frames:
         yield (
             f"--tokens-per-frame {config.tokens_per_frame}: --drafter {drafter.name} drafts once stage 0 has computed "
             f"the token before, so its frames hold one; leave --tokens-per-frame out"

@@ -6,12 +6,13 @@ import msgspec
 
 from workers.shared.drafters import DrafterName
 from workers.shared.errors import ConfigError
+from workers.shared.frames import Shape
 from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, TransportName, rounding_of
 from workers.shared.options.sources import decode
 from workers.shared.packed.rounding import Rounding
 
-WIDTHS = (1, 2, 4, 8)  # tokens of a frame, of those that are chosen
-MOST_TOKENS_PER_FRAME = WIDTHS[-1]
+CHOSEN = (1, 2, 4, 8)  # tokens of a frame, and drafts for a position, where these are chosen
+MEASURED_ROWS = (1, 2, 4, 8, 16)  # of frames whose times a calibration finds out
 
 __all__ = [
     "DrafterConfig",
@@ -81,39 +82,50 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         return rounding_of(self)
 
     @property
-    def chooses_width(self) -> bool:
-        """Whether it is decided for each request how many tokens a frame holds."""
-        return self.tokens_per_frame == "auto" and not self.exact
+    def shapes(self) -> tuple[Shape, ...]:
+        """What decode frames may hold, the least first; of several it is decided for each request.
 
-    @property
-    def widest(self) -> int:
-        """Most tokens of a frame that is one of several in flight."""
-        if self.tokens_per_frame == "auto":
-            return MOST_TOKENS_PER_FRAME if self.chooses_width else 1
-        return self.tokens_per_frame
+        What is chosen has no more rows than are measured, for nobody knows what more of them cost.
+        """
+        drafts = self.drafter.num_speculative_tokens
+        widths = (drafts + 1,) if drafts else self._numbers(self.tokens_per_frame)
+        least, *others = [Shape(width, breadth) for width in widths for breadth in self._numbers(self.tree_width)]
+        return least, *(shape for shape in others if shape.rows <= MEASURED_ROWS[-1])
+
+    def _numbers(self, asked: int | str) -> tuple[int, ...]:
+        if isinstance(asked, int):
+            return (asked,)
+        return CHOSEN[:1] if self.exact else CHOSEN
 
     @property
     def frame_width(self) -> int:
         """Most tokens of a frame that may turn out to be wrong."""
-        drafts = self.drafter.num_speculative_tokens
-        return drafts + 1 if drafts else self.widest
+        return max(shape.width for shape in self.shapes)
+
+    @property
+    def breadth(self) -> int:
+        """Most drafts for one position."""
+        return max(shape.breadth for shape in self.shapes)
 
     @property
     def recorded_widths(self) -> tuple[int, ...]:
         """Tokens of the frames that are worth recording on a GPU, while nothing is known of the text."""
-        widths = WIDTHS if self.chooses_width else (1, self.frame_width)
-        return tuple(dict.fromkeys(width for width in widths if width <= self.frame_width))
+        return tuple(dict.fromkeys((1, *(shape.width for shape in self.shapes))))
 
     @property
     def tokens_in_flight(self) -> int:
         """Most positions of one sequence whose frames are under way, prompts aside."""
-        frames = 1 if self.drafter.num_speculative_tokens else self.stages + self.delta
-        return frames * self.frame_width
+        return self.frames_in_flight * self.frame_width
+
+    @property
+    def frames_in_flight(self) -> int:
+        """Most of one sequence that are under way, prompts aside."""
+        return 1 if self.drafter.num_speculative_tokens else self.stages + self.delta
 
     @property
     def scratch(self) -> int:
         """Rows of keys and values, of a KV slot and layer, for drafts that share their position with a likelier one."""
-        return (self.tree_width - 1) * (self.tokens_in_flight + self.frame_width)
+        return max(shape.scratch for shape in self.shapes) * (self.frames_in_flight + 1)
 
     @property
     def kv_positions(self) -> int:

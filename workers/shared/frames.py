@@ -9,6 +9,28 @@ Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 REAL = -1  # stands for a slot: keys and values are in the row of the token's own position
 
+
+class Shape(NamedTuple):
+    """What decode frames may hold."""
+
+    width: int = 1  # positions: of one token verified or drafted, and of the drafts behind it
+    breadth: int = 1  # drafts at each position
+
+    @property
+    def rows(self) -> int:
+        """Most tokens of a frame."""
+        return self.width * self.breadth
+
+    @property
+    def scratch(self) -> int:
+        """Most drafts of a frame that cannot have the row of their position."""
+        return self.width * (self.breadth - 1)
+
+    def covers(self, other: "Shape") -> bool:
+        """Whether it is as wide as the other, and as broad."""
+        return self.width >= other.width and self.breadth >= other.breadth
+
+
 Move = tuple[int, int]  # from a scratch slot to the row of a position
 Path = tuple[int, ...]  # the slot of each token behind the frame's base on the way to a row, itself included
 

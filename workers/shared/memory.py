@@ -136,7 +136,7 @@ def stage_needs(config: EngineConfig) -> list[Need]:
     """What each stage needs; raises `ConfigError` where its layers cannot do what is asked of them."""
     folder = Path(config.model)
     held, said, rule = read_inventory(folder, config.rounding), read_json(folder / "config.json"), window_rule(config)
-    if config.tree_width > 1 and has_states(said):
+    if config.breadth > 1 and has_states(said):
         raise ConfigError(
             f"--tree-width {config.tree_width}: this model has layers that remember one text, and not the branches of "
             f"several; leave it out"

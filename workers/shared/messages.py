@@ -322,7 +322,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     num_speculative_tokens: int = 0  # drafts a frame; 0: one token a frame, and frames in every stage
     max_num_seqs: int = 1  # requests that run at a time
     tokens_per_frame: int | str = 1  # of frames in every stage; "auto": chosen for each request
-    tree_width: int = 1  # most drafts for one position
+    tree_width: int | str = 1  # most drafts for one position, likewise
     fingerprint: dict[str, str] = {}  # see workers.shared.fingerprint
 
 

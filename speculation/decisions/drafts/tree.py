@@ -26,6 +26,10 @@ class Draft(NamedTuple):
         """The draft."""
         return self.candidates[0]
 
+    def rank(self, token: int) -> int | None:
+        """The place of a token among the candidates, from 0; None where it is none."""
+        return self.candidates.index(token) if token in self.candidates else None
+
 
 class Guess(NamedTuple):
     """What was drafted behind a node."""
@@ -93,6 +97,10 @@ class Tree:
     def branched(self) -> bool:
         """Whether any draft is in scratch."""
         return any(node.slot != REAL for level in self.levels for node in level)
+
+    def room(self, level: Sequence[Node]) -> int:
+        """Drafts that there is a place for at the position of a level: in scratch, and one in the row of its own."""
+        return len(self._free) + all(node.slot != REAL for node in level)
 
     def plant(self, token: int, position: int) -> int:
         """A verified token that nobody drafted becomes the root, alone; returns how many drafts were there."""

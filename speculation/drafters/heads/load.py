@@ -62,7 +62,7 @@ class _Slots:
         self._head = head
         self._rows = rows
         self._scratch = engine.scratch
-        self.branches = engine.tree_width > 1
+        self.branches = engine.breadth > 1
         self._columns = columns_of_stages(head.anchors, engine.split)
         self._shape = (engine.max_model_len, len(head.anchors), head.target_width)
 

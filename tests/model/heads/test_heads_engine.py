@@ -100,7 +100,7 @@ def makers(engine: LocalEngine, head: EagleHead, text: Sequence[int]) -> dict[st
     """The head alone, and one that is right more often than random weights are."""
     shape = (CONTEXT, len(head.anchors), HIDDEN)
     rounds = engine.config.drafter.num_speculative_tokens
-    scratch, branches = engine.config.scratch, engine.config.tree_width > 1
+    scratch, branches = engine.config.scratch, engine.config.breadth > 1
 
     def alone(slot: int) -> Drafter:
         columns = columns_of_stages(head.anchors, engine.split)
@@ -135,7 +135,7 @@ def test_tokens_are_those_of_plain_decoding(
             assert counts.drafted == counts.accepted + counts.rejected + counts.discarded
             assert counts.accepted + counts.rejected > 0
             assert name == "alone" or counts.accepted > 0
-            assert name == "alone" or (counts.moved > 0) == (engine.config.tree_width > 1)
+            assert name == "alone" or (counts.moved > 0) == (engine.config.breadth > 1)
 
 
 @torch.no_grad()

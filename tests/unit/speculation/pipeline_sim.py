@@ -334,10 +334,16 @@ class PipelineSim:
             shoots = [shoot for leaf in self.schedule.leaves for shoot in self._shoots(leaf)]
             if self.schedule.policy.breadth > 1:
                 self._rng.shuffle(shoots)
-            self.schedule.grow(shoots[: self._rng.randint(1, self.schedule.policy.breadth)])
+            self.schedule.grow(shoots[: self._rng.randint(1, self.schedule.most)])
+            self._reshape()
             self._apply(Step())
         else:
             self._draft()
+
+    def _reshape(self) -> None:
+        """Frames to come are of another shape, now and then."""
+        if len(self.schedule.policy.shapes) > 1 and self._rng.random() < 0.3:
+            self.schedule.shape = self._rng.choice(self.schedule.policy.shapes)
 
     def _shoots(self, leaf: Node) -> list[Shoot]:
         """Drafts behind a leaf, as many as may be; one of them is right as often as was asked for."""
@@ -390,4 +396,5 @@ class PipelineSim:
             new = [shoot for shoot in shoots if shoot.parent.child(shoot.token) is None]
             self._rng.shuffle(new)
             self.schedule.widen(new[:room])
+        self._reshape()
         self._apply(step)

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from speculation.decisions.schedule import Schedule
 from speculation.simulate.pipeline import speed_law
 from tests.unit.speculation.pipeline_sim import VOCABULARY, PipelineSim, Request, plain, target
 from workers.shared.errors import OutOfStep
+from workers.shared.frames import Shape
 from workers.shared.messages import Rollback, Sample, SpeculationCounts
 
 requests = st.builds(
@@ -30,9 +32,25 @@ requests = st.builds(
 chains = st.one_of(
     st.builds(pipelined, stages=st.integers(1, 9), delta=st.integers(0, 2), width=st.sampled_from([1, 1, 2, 4, 8])),
     st.builds(draft_then_verify, stages=st.integers(1, 9), drafts=st.integers(1, 8)),
-    st.builds(FramePolicy, chunks=st.integers(1, 9), width=st.integers(1, 5), credits=st.integers(1, 5)),
+    st.builds(
+        FramePolicy,
+        chunks=st.integers(1, 9),
+        credits=st.integers(1, 5),
+        shapes=st.tuples(st.builds(Shape, width=st.integers(1, 5))),
+    ),
 )
-policies = st.builds(replace, chains, breadth=st.sampled_from([1, 1, 2, 3, 8]))
+
+
+def broader(policy: FramePolicy, breadths: Sequence[int]) -> FramePolicy:
+    """Frames of that policy, with so many drafts at each position; of several numbers, now one and now another.
+
+    They are then of other widths, too.
+    """
+    widths = [policy.width, *((3, 1, 5)[: len(breadths) - 1])]
+    return replace(policy, shapes=tuple(Shape(width, breadth) for width in widths for breadth in breadths))
+
+
+policies = st.builds(broader, chains, st.sampled_from([[1], [1], [2], [3], [8], [1, 2], [1, 4], [2, 8, 1]]))
 
 
 def draft(schedule: Schedule, *tokens: int) -> None:
@@ -74,7 +92,7 @@ def test_output_is_that_of_plain_decoding(
     batch: list[Request],
 ) -> None:
     if snapshots is not None:
-        policy = replace(policy, breadth=1)
+        policy = broader(policy, [1])
     sim = PipelineSim(
         stages,
         policy,

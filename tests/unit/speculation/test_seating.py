@@ -10,11 +10,12 @@ from speculation.decisions.controller import Controller
 from speculation.decisions.estimates import Choice
 from speculation.decisions.policy import pipelined
 from speculation.decisions.schedule import Schedule
-from speculation.decisions.widths import WidthOfFrames
+from speculation.decisions.shapes.chooser import ShapeOfFrames
 from speculation.drafters.none import NoDrafter
 from speculation.queue import RequestQueue
 from speculation.seating import Seating
 from speculation.stream import Request, Stream
+from workers.shared.frames import Shape
 from workers.shared.messages import Generate, Rollback, Sample, Sampling
 
 CHUNK, LONGEST = 4, 24
@@ -26,9 +27,9 @@ class House:
     def __init__(self, slots: int, positions: int) -> None:
         numbers = itertools.count()
         self._controller = Controller(2, [Choice("none")])
-        widths = WidthOfFrames(2, 1, self._controller.costs)
+        shapes = ShapeOfFrames(2, [Shape()], self._controller.costs)
         self.streams = [
-            Stream(Schedule(slot, 2, pipelined(2), CHUNK, numbers), NoDrafter(), widths) for slot in range(slots)
+            Stream(Schedule(slot, 2, pipelined(2), CHUNK, numbers), NoDrafter(), shapes) for slot in range(slots)
         ]
         self.seating = Seating(self.streams, positions)
         self.queue = RequestQueue()

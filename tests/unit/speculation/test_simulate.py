@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speculation.simulate.advice import advise
+from speculation.simulate.advice import advise, best_shape
 from speculation.simulate.events import simulate
 from speculation.simulate.pipeline import Pipeline, speed_law
 from speculation.simulate.presets import Presets, load_presets, machine, sources
@@ -18,6 +18,7 @@ from speculation.simulate.rounds import (
 )
 from tests.unit.speculation.pipeline_sim import PipelineSim, Request
 from workers.shared.errors import ConfigError
+from workers.shared.frames import Shape
 
 times = st.floats(0.0, 3.0)
 pipelines = st.builds(
@@ -251,3 +252,19 @@ def test_branches_lie_between_a_chain_of_first_candidates_and_one_that_knows_whi
     assert found[3] > 1.05 * found[1]
     lost = simulate(Pipeline((1.0,) * stages), acceptance, breadth=4, rescue=0.0, tokens=500).tokens_per_cycle
     assert lost == pytest.approx(found[1], rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("stages", "rows", "acceptance"),
+    [(2, (1.0, 1.03, 1.07, 1.1, 1.22), 0.72), (8, (1.0, 1.03, 1.07, 1.1, 1.22), 0.72), (4, (1.0, 1.5, 2.4), 0.8)],
+)
+def test_the_advised_shape_is_the_fastest_of_all(stages: int, rows: tuple[float, ...], acceptance: float) -> None:
+    pipeline = Pipeline((10.0,) * stages, row_cost=rows)
+    shape, speed = best_shape(pipeline, acceptance, tokens=400)
+    others = [Shape(width, breadth) for width in (1, 2, 4, 8) for breadth in (1, 2, 4, 8)]
+    assert shape.rows <= 2 ** (len(rows) - 1)
+    assert speed >= 0.95 * max(
+        simulate(pipeline, acceptance, width=other.width, breadth=other.breadth, tokens=400).tokens_per_second
+        for other in others
+        if other.rows <= 2 ** (len(rows) - 1)
+    )

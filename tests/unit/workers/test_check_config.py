@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from speculation.decisions.policy import choose_policy
 from workers.decisions.check_config import check_config
 from workers.shared.config import DrafterConfig, Endpoints, EngineConfig
 from workers.shared.errors import ConfigError
@@ -35,7 +36,8 @@ def drafter(name: Any, **settings: Any) -> dict[str, Any]:
         config(max_total_tokens=64),
         config(delta=1, **drafter("pdm", module="/module")),
         config(tokens_per_frame=4, **drafter("pdm", module="/module")),
-        config(tokens_per_frame="auto", exact=True, **drafter("ngram")),
+        config(tokens_per_frame="auto", tree_width="auto", **drafter("ngram")),
+        config(tokens_per_frame="auto", tree_width="auto", exact=True, **drafter("ngram")),
         config(**drafter("ngram", num_speculative_tokens=3)),
         config(tree_width=4, tokens_per_frame=2, **drafter("ngram")),
         config(tree_width=4, **drafter("pdm+ngram", module="/module")),
@@ -67,6 +69,8 @@ def test_what_works_is_accepted(good: EngineConfig) -> None:
         ({"exact": True, **drafter("ngram", num_speculative_tokens=2)}, "--exact: frames of several tokens"),
         ({"exact": True, "tree_width": 2, **drafter("ngram")}, "--exact: frames of several tokens"),
         ({"tree_width": 2, **drafter("exit", module="m")}, "--tree-width 2: --drafter exit"),
+        ({"tree_width": "auto", **drafter("exit", module="m")}, "--tree-width auto: --drafter exit"),
+        ({"tree_width": "auto", **drafter("ngram", num_speculative_tokens=2)}, "--tree-width auto is for frames"),
         (drafter("ngram", ngram_min=7), "--ngram-min 7"),
         (drafter("pdm"), "--drafter pdm needs --draft-module"),
         (drafter("none", module="m"), "--draft-module is for"),
@@ -97,3 +101,25 @@ def test_one_gpu_for_the_stages_of_one_host_is_not_enough_for_nccl() -> None:
 def test_as_many_addresses_as_stages() -> None:
     with pytest.raises(ConfigError, match=r"endpoints.data: 3 addresses for 2 stages"):
         check_config(config("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "shapes"),
+    [
+        ({}, [(1, 1)]),
+        ({"tokens_per_frame": "auto"}, [(1, 1), (2, 1), (4, 1), (8, 1)]),
+        ({"tree_width": "auto"}, [(1, 1), (1, 2), (1, 4), (1, 8)]),
+        ({"tokens_per_frame": 4, "tree_width": "auto"}, [(4, 1), (4, 2), (4, 4)]),
+        ({"tokens_per_frame": "auto", "tree_width": 3}, [(1, 3), (2, 3), (4, 3)]),
+        ({"tokens_per_frame": 32, "tree_width": "auto"}, [(32, 1)]),
+        ({"tokens_per_frame": 8, "tree_width": 4}, [(8, 4)]),
+        ({"tokens_per_frame": "auto", "tree_width": "auto", "exact": True}, [(1, 1)]),
+        (drafter("ngram", num_speculative_tokens=3), [(4, 1)]),
+    ],
+)
+def test_frames_have_the_shape_that_is_asked_for_or_one_whose_rows_are_measured(
+    settings: dict[str, Any], shapes: list[tuple[int, int]]
+) -> None:
+    asked = config(**settings)
+    assert list(asked.shapes) == shapes
+    assert choose_policy(asked).scratch == asked.scratch

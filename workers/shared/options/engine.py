@@ -224,12 +224,13 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         ),
     ] = 1
     tree_width: Annotated[
-        AtLeastOne,
+        Literal["auto"] | AtLeastOne,
         about(
             SPECULATION,
             "Drafts that a frame may hold for one position, the likeliest first, so that a wrong first guess does not "
             "empty the pipeline. Several pay where a stage takes little longer for so many rows; text may then differ "
-            "from plain decoding where two tokens are nearly tied. 1: a chain of drafts",
+            "from plain decoding where two tokens are nearly tied. 1: a chain of drafts. auto: as many, up to 8, as "
+            "are fastest for the request",
         ),
     ] = 1
     exact: Annotated[

@@ -1,0 +1,1 @@
+"""What frames hold, and what that costs. Pure."""
