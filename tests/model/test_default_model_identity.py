@@ -47,7 +47,7 @@ def references(default_model: Path) -> dict[int, tuple[list[int], list[int]]]:
     return dict(zip(LENGTHS, zip(prompts, generate(default_model, prompts, NEW), strict=True), strict=True))
 
 
-@pytest.fixture(scope="module", params=[1, 2, 5], ids="n={}".format)
+@pytest.fixture(scope="module", params=[2, 5], ids="n={}".format)
 def engine(request: pytest.FixtureRequest, default_model: Path) -> Iterator[LocalEngine]:
     split = balance(*layer_bytes(default_model), request.param)
     anchors = module_drafter(default_model, split)(0).anchors

@@ -19,7 +19,7 @@ from tests.harness import LocalEngine, Result, local_engine
 from tests.model.identity import Logits, RecordingSampler, drafters, generate, recorded_logits
 from workers.shared.messages import Sampling, Tokens
 
-SPLITS = [(16,), (8, 8), (6, 5, 5), (4, 4, 4, 2, 2), (1, 2, 3, 4, 5, 1, 0)]
+SPLITS = [(16,), (8, 8), (6, 5, 5), (1, 2, 3, 4, 5, 1, 0)]
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
 NEW = 40
 

@@ -74,7 +74,7 @@ def test_the_shape_that_looks_best_is_the_one_that_counting_finds(
 def test_it_predicts_the_event_simulation_with_branches(stages: int, shape: Shape, acceptance: float) -> None:
     rows = (1.0, 1.05, 1.1, 1.2, 1.4)
     got = simulate(
-        Pipeline((1000.0,) * stages, row_cost=rows), acceptance, width=shape.width, breadth=shape.breadth, tokens=1500
+        Pipeline((1000.0,) * stages, row_cost=rows), acceptance, width=shape.width, breadth=shape.breadth, tokens=800
     )
     any_of = 1 - (1 - acceptance) * (1 - 0.42) ** ROWS[shape.breadth]
     right = held(stages, shape, acceptance, any_of)

@@ -94,11 +94,11 @@ MACHINES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("stages", [2, 4, 8])
+@pytest.mark.parametrize("stages", [2, 8])
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("shapes", [CHAINS, ALL], ids=["chains", "trees"])
 def test_no_shape_loses_two_per_cent_against_the_least(stages: int, name: str, shapes: list[Shape]) -> None:
-    machine, answers = Machine(stages, **MACHINES[name]), [64] * 40
+    machine, answers = Machine(stages, **MACHINES[name]), [64] * 24
     chosen = machine.decode(answers, Shapes(stages, machine.costs, 0.7, shapes))
     assert machine.decode(answers, shapes[0]) / chosen >= 0.98
     assert min(machine.decode(answers, shape) for shape in shapes) / chosen >= 0.82

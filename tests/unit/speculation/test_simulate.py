@@ -35,7 +35,7 @@ pipelines = st.builds(
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.8, 1.0])
-@pytest.mark.parametrize("width", [1, 2, 4, 8])
+@pytest.mark.parametrize("width", [1, 2, 8])
 def test_where_only_stages_take_time_the_speed_law_holds(stages: int, acceptance: float, width: int) -> None:
     tokens = {0.0: 20, 0.5: 250, 0.8: 500, 1.0: 250 * width}[acceptance]
     got = simulate(Pipeline((5.0,) * stages), acceptance, width=width, tokens=tokens)
@@ -260,11 +260,11 @@ def test_branches_lie_between_a_chain_of_first_candidates_and_one_that_knows_whi
 )
 def test_the_advised_shape_is_the_fastest_of_all(stages: int, rows: tuple[float, ...], acceptance: float) -> None:
     pipeline = Pipeline((10.0,) * stages, row_cost=rows)
-    shape, speed = best_shape(pipeline, acceptance, tokens=400)
+    shape, speed = best_shape(pipeline, acceptance, tokens=200)
     others = [Shape(width, breadth) for width in (1, 2, 4, 8) for breadth in (1, 2, 4, 8)]
     assert shape.rows <= 2 ** (len(rows) - 1)
     assert speed >= 0.95 * max(
-        simulate(pipeline, acceptance, width=other.width, breadth=other.breadth, tokens=400).tokens_per_second
+        simulate(pipeline, acceptance, width=other.width, breadth=other.breadth, tokens=200).tokens_per_second
         for other in others
         if other.rows <= 2 ** (len(rows) - 1)
     )
