@@ -17,7 +17,7 @@ from workers.decisions.reminder import Reminder
 from workers.shared.bus import Intake, encode, open_socket
 from workers.shared.config import EngineConfig
 from workers.shared.endpoints import TCP
-from workers.shared.errors import ConfigError
+from workers.shared.errors import AddressInUse, ConfigError
 from workers.shared.fingerprint import disagreement, package_version
 from workers.shared.hosts.group_key import GroupContext
 from workers.shared.hosts.link_proof import Listening
@@ -156,7 +156,10 @@ class Lobby:
 
     def _await_links(self, config: EngineConfig, seating: Seating) -> str | None:
         """None once something gets through every link; else the links through which nothing does, and why."""
-        listening = Listening(config.endpoints, [config.endpoints.results, *config.endpoints.control])
+        try:
+            listening = Listening(config.endpoints, [config.endpoints.results, *config.endpoints.control])
+        except AddressInUse as error:
+            return str(error)
         try:
             self._tell_seated(Prove(self._round))
             if (problem := self._await(seating, self._proved, "to prove its links")) is not None:

@@ -19,7 +19,7 @@ from workers.hosts.download import Download
 from workers.prepare.prepared_folders import cache_folder
 from workers.shared.bus import Intake, encode, open_socket
 from workers.shared.config import EngineConfig, save_config
-from workers.shared.errors import ConfigError
+from workers.shared.errors import AddressInUse, ConfigError
 from workers.shared.fingerprint import engine_fingerprint
 from workers.shared.hosts.link_proof import Listening, links_of, listening_addresses, prove
 from workers.shared.hosts.messages import (
@@ -199,12 +199,12 @@ class Agent:
             self._ask(work, self._download)
 
     def _attempt(self, step: Callable[[Prepare], None]) -> None:
-        """Takes a step of the round, or gives it up where this host will never be able to."""
+        """Takes a step of the round, or gives it up: for good where this host will never be able to."""
         assert self._work is not None
         try:
             step(self._work)
-        except ConfigError as error:
-            self._give_up(str(error), permanent=True)
+        except (AddressInUse, ConfigError) as error:
+            self._give_up(str(error), permanent=isinstance(error, ConfigError))
 
     def _look_at_processes(self) -> None:
         if self._work is not None and self._preparing is not None and self._preparing.poll() is not None:

@@ -9,6 +9,10 @@ class ConfigError(EchelonError):
     """A flag, file or model that cannot be served. Shown to the operator as one line; not worth a restart."""
 
 
+class AddressInUse(EchelonError):
+    """Something else has an address at which this process should listen, for now: worth another try."""
+
+
 class OutOfStep(EchelonError):
     """A frame, tensor or sample does not belong where it arrived. Fatal: the group restarts."""
 

@@ -1,8 +1,10 @@
 """The lobby against hosts that are played here: who is seated, sent away, waited for, and what noise does."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +20,7 @@ from workers.shared.bus import encode, open_socket
 from workers.shared.config import Endpoints, EngineConfig
 from workers.shared.errors import ConfigError
 from workers.shared.fingerprint import package_version
+from workers.shared.hosts.link_proof import Listening
 from workers.shared.hosts.messages import (
     Alive,
     Fetch,
@@ -115,10 +118,14 @@ def host(address: str) -> Iterator[Callable[..., Host]]:
 def plan(seating: Seating) -> EngineConfig:
     """Enough of a configuration: rank 0 listens where nobody else does."""
     stages = len(seating)
-    first = free_port(1 + 2 * stages)
-    free = [f"tcp://127.0.0.1:{port}" for port in range(first, first + 1 + 2 * stages)]
-    endpoints = Endpoints("ipc://bus", free[0], tuple(free[1 : 1 + stages]), tuple(free[1 + stages :]), token=TOKEN)
+    endpoints = Endpoints("ipc://bus", *addresses(free_port(1 + 2 * stages), stages), token=TOKEN)
     return EngineConfig("folder", (1,) * stages, endpoints, 16)
+
+
+def addresses(port: int, stages: int) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Of the results, and of each stage's control and data, from a port on."""
+    all_of_them = [f"tcp://127.0.0.1:{port + place}" for place in range(1 + 2 * stages)]
+    return all_of_them[0], tuple(all_of_them[1 : 1 + stages]), tuple(all_of_them[1 + stages :])
 
 
 @pytest.fixture
@@ -201,6 +208,25 @@ def test_a_link_that_is_broken_is_tried_again(
     said = capsys.readouterr().err
     assert "link stage 0 to rank 0 at 10.0.0.1:5551: refused: nothing listens" in said
     assert "nothing gets through stage 0 to rank 0" in said
+
+
+def test_an_address_of_rank_0_that_is_taken_is_tried_again(
+    lobby: Lobby, host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("server.hosts.lobby.Listening", partial(Listening, patience=0.05))
+    member = host().join()
+    port = free_port(3)
+    config = EngineConfig("folder", (1,), Endpoints("ipc://bus", *addresses(port, 1), token=TOKEN), 16)
+    with ThreadPoolExecutor(1) as pool:
+        with socket.create_server(("127.0.0.1", port)):
+            engine = pool.submit(lobby.assemble, 1, lambda _: config, lambda _: MINE)
+            member.say(Prepared(member.wait_for(Prepare).round, MINE))
+            again = member.wait_for(Prepare)
+        member.say(Prepared(again.round, MINE))
+        member.wait_for(Prove)
+        member.say(Proved(again.round, ()))
+        assert engine.result(SECONDS) == config
+    assert f"cannot listen at tcp://127.0.0.1:{port}" in capsys.readouterr().err
 
 
 def test_a_host_that_cannot_is_sent_away_and_one_that_fails_is_asked_again(

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from workers.shared.config import Endpoints
-from workers.shared.errors import ConfigError
+from workers.shared.errors import AddressInUse
 from workers.shared.hosts.link_proof import Listening, links_of, listening_addresses, prove
 from workers.shared.hosts.tokens import draw_token
 
@@ -74,6 +74,6 @@ def test_another_token_proves_nothing() -> None:
 def test_an_address_in_use_is_named() -> None:
     ends = endpoints()
     listening = Listening(ends, [ends.results])
-    with pytest.raises(ConfigError, match=ends.results):
+    with pytest.raises(AddressInUse, match=ends.results):
         Listening(ends, [ends.results], MOMENT)
     listening.close()

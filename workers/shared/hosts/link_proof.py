@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import zmq
 
-from workers.shared.bus import FREE_AGAIN, open_socket
+from workers.shared.bus import open_socket
 from workers.shared.config import Endpoints
 from workers.shared.endpoints import TCP
-from workers.shared.errors import ConfigError
+from workers.shared.errors import AddressInUse, ConfigError
 from workers.shared.hosts.group_key import GroupContext
 from workers.shared.hosts.messages import LinkReport
 
@@ -24,13 +24,14 @@ _SECONDS = 5.0  # for a link to be there
 _ROUND_TRIPS = 10
 _BULK = bytes(4 << 20)
 _LOOK_MS = 100
+_FREE_AGAIN = 5.0  # seconds to wait for an address; a host that waits says nothing else meanwhile
 
 
 class Listening:
     """Answers at `addresses` until closed."""
 
-    def __init__(self, endpoints: Endpoints, addresses: Sequence[str], patience: float = FREE_AGAIN) -> None:
-        """Raises `ConfigError` naming an address at which this host cannot listen, also not in `patience` seconds."""
+    def __init__(self, endpoints: Endpoints, addresses: Sequence[str], patience: float = _FREE_AGAIN) -> None:
+        """Raises `AddressInUse` for an address that is not free in `patience` seconds, else `ConfigError` naming it."""
         self._context = GroupContext(endpoints.token)
         self._sockets: list[zmq.Socket[Any]] = []
         self._closing = threading.Event()
@@ -48,7 +49,8 @@ class Listening:
             )
         except zmq.ZMQError as error:
             self._end()
-            raise ConfigError(f"cannot listen at {address}: {error.strerror}") from error
+            kind = AddressInUse if error.errno == zmq.EADDRINUSE else ConfigError
+            raise kind(f"cannot listen at {address}: {error.strerror}") from error
 
     def close(self) -> None:
         """Returns once the addresses are free again."""
