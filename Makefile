@@ -12,7 +12,7 @@ help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
 	@echo "make test                 install, then run lint, types, import contracts and all tests"
 	@echo "make install              create $(VENV) with everything, versions pinned in constraints.txt"
-	@echo "make unit                 the tests that need neither torch nor processes (seconds)"
+	@echo "make unit                 the tests that need neither torch nor processes, nor time to simulate machines (seconds)"
 	@echo "make chaos [FAULTS=40]    kill, stop and slow processes under load at random moments, for an hour or so"
 	@echo "make gpu-check            on a machine with a CUDA device: identity and speed, written to docs/gpu.md (minutes)"
 	@echo "make compose-check        build the container images, start them, chat, kill some, where Docker or Podman is"
@@ -41,10 +41,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-re
 # A plugin that only the end-to-end tests use takes a second in each process.
 UNIT := $(PYTEST) tests/unit -p no:schemathesis
 
-# Coverage is of the unit tests alone: counting lines would slow down what computes.
+# Coverage is of what neither computes nor starts processes: counting lines would slow that down.
 test: lint types contracts
-	$(UNIT) --cov --cov-report term:skip-covered
-	$(PYTEST) --ignore tests/unit --durations 15
+	$(UNIT) tests/simulation --cov --cov-report term:skip-covered
+	$(PYTEST) --ignore tests/unit --ignore tests/simulation --durations 15
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from statistics import fmean
 from msgspec.structs import asdict
 
 from speculation.decisions.estimates import Choice, Measured, Times
-from tests.unit.speculation.controller_sim import (
+from tests.simulation.controller_sim import (
     ALL,
     NONE,
     OWN_DEVICE,

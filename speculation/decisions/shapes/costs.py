@@ -68,7 +68,7 @@ def held(stages: int, shape: Shape, first: float, any_of: float) -> float:
     `first` is the share whose token is the first candidate, `any_of` that whose token is among as many as the shape has
     drafts at a position. Those stand behind all drafts at the position before. The further ahead of the verified text,
     the more of them are first candidates behind something else. What is left of the others is a fit to the event
-    simulation (`tests/unit/speculation/test_shape_costs.py`).
+    simulation (`tests/simulation/test_shape_costs.py`).
     """
     return first + min(1.0, 0.4 + 1.2 / (stages * shape.width)) * (any_of - first)
 

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from speculation.calibration import Calibration
 from speculation.decisions.controller import Controller
 from speculation.decisions.estimates import Choice, Judgement, Measured, Times
-from tests.unit.speculation.controller_sim import (
+from tests.simulation.controller_sim import (
     ALL,
     BOTH,
     MODULE,
