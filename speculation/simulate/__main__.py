@@ -49,7 +49,7 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
         tuple[Cost, ...],
         about(_OWN, "A stage's time for a frame of 1, 2, 4, 8, ... tokens, in times of one", default="all alike"),
     ] = ()
-    tokens: Annotated[AtLeastOne, about(_OWN, "How many are simulated")] = 2000
+    tokens: Annotated[AtLeastOne, about(_OWN, "How many are simulated, for each figure")] = 1000
 
 
 SIMULATE_PROGRAM = Program(
@@ -150,7 +150,8 @@ def _presets(presets: Presets, options: SimulateOptions) -> str:
     for box in boxes:
         for model in models:
             for kind in weights:
-                advice = advise(machine(presets, box, model, kind), acceptances, delta=options.delta)
+                made = machine(presets, box, model, kind)
+                advice = advise(made, acceptances, tokens=options.tokens, delta=options.delta)
                 name = f"{model}, {kind}"
                 if advice is None:
                     lines.append(_line(box, name, *["–"] * (len(header) - 2), "no: the weights do not fit"))

@@ -13,7 +13,6 @@ from speculation.simulate.rounds import best_drafts, tensor_parallel
 from workers.shared.config import CHOSEN, MEASURED_ROWS
 from workers.shared.frames import Shape
 
-_TOKENS = 1000
 _CONTENDERS = 3  # that look best, of which the simulation says which is
 _CLOSE = 1.1  # a smaller gain than this is within what the model can be wrong by
 
@@ -32,7 +31,7 @@ class Advice:
     verdict: str
 
 
-def advise(machine: Machine, acceptances: Sequence[float], *, delta: int = 0, tokens: int = _TOKENS) -> Advice | None:
+def advise(machine: Machine, acceptances: Sequence[float], *, tokens: int, delta: int = 0) -> Advice | None:
     """Predictions for each of `acceptances`; the verdict is about the first. None where the model does not fit."""
     if not machine.fits:
         return None
@@ -53,7 +52,7 @@ def advise(machine: Machine, acceptances: Sequence[float], *, delta: int = 0, to
 
 
 def best_shape(
-    pipeline: Pipeline, acceptance: float, *, delta: int = 0, rescue: float = RESCUE, tokens: int = _TOKENS
+    pipeline: Pipeline, acceptance: float, *, tokens: int, delta: int = 0, rescue: float = RESCUE
 ) -> tuple[Shape, float]:
     """Tokens a frame and drafts a position that are fastest, and the tokens/s, if deep drafts are right as often.
 
@@ -74,7 +73,8 @@ def best_shape(
         return got.tokens_per_second
 
     shapes = [shape for shape in starmap(Shape, product(CHOSEN, CHOSEN)) if shape.rows <= min(known, MEASURED_ROWS[-1])]
-    contenders = {shapes[0], *sorted(shapes, key=expected)[:_CONTENDERS]}
+    promising = {shapes[0], *sorted(shapes, key=expected)[:_CONTENDERS]}
+    contenders = sorted(promising, key=lambda shape: shape.rows)  # of equals, the least
     return max(((shape, simulated(shape)) for shape in contenders), key=lambda found: found[1])
 
 

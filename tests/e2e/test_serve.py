@@ -184,7 +184,7 @@ def test_a_rehearsal_says_so_everywhere(tmp_path: Path) -> None:
     with serving(tmp_path, "tiny", *ONE_PROCESS, "--drafter", "scripted", "--scripted-acceptance", "1") as rehearsal:
         response = httpx.post(f"{rehearsal.url}/v1/completions", json={"model": "tiny", "prompt": PROMPT}, timeout=300)
         assert response.json()["echelon"]["rehearsal"] is True
-        assert "rehearsal" in rehearsal.log.read_text()
+        wait_until(lambda: "rehearsal" in rehearsal.log.read_text(), 60)  # once the launcher, too, finds it ready
 
 
 def test_after_a_kill_nothing_is_left(tmp_path: Path) -> None:
@@ -277,6 +277,7 @@ def test_a_taken_port_is_named(server: Serving) -> None:
 
 
 def test_the_curl_line_that_is_printed_works(server: Serving) -> None:
+    wait_until(lambda: "\ncurl " in server.log.read_text(), 60)
     (line,) = [line for line in server.log.read_text().splitlines() if line.startswith("curl ")]
     done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300)
     assert json.loads(done.stdout)["choices"][0]["message"]["role"] == "assistant"

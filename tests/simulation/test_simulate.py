@@ -229,7 +229,7 @@ def test_advice_says_no_where_another_method_is_faster_or_the_model_does_not_fit
     assert fast_links is not None
     assert fast_links.verdict.startswith("no: tensor parallelism")
     assert fast_links.one_device is None
-    assert advise(machine(presets, "2x3090-x4", "70b", "16bit"), [0.65]) is None
+    assert advise(machine(presets, "2x3090-x4", "70b", "16bit"), [0.65], tokens=300) is None
 
 
 def test_advice_says_yes_where_nothing_else_is_as_fast(presets: Presets) -> None:
