@@ -41,10 +41,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-re
 # A plugin that only the end-to-end tests use takes a second in each process.
 UNIT := $(PYTEST) tests/unit -p no:schemathesis
 
-# Coverage is of what neither computes nor starts processes: counting lines would slow that down.
+# Coverage is of the unit tests alone: counting lines would slow down what computes, simulates or starts processes.
 test: lint types contracts
-	$(UNIT) tests/simulation --cov --cov-report term:skip-covered
-	$(PYTEST) --ignore tests/unit --ignore tests/simulation --durations 15
+	$(UNIT) --cov --cov-report term:skip-covered
+	$(PYTEST) --ignore tests/unit --durations 15
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
