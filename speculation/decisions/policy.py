@@ -1,9 +1,10 @@
 """Frame policies: how drafts become frames, which is all that the schedule of one method differs in from another's."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from workers.shared.config import EngineConfig
-from workers.shared.frames import Shape
+from workers.shared.frames import Shape, scratch_of
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,12 @@ class FramePolicy:
     credits: int  # most decode frames in flight, of one sequence
     shapes: tuple[Shape, ...] = (Shape(),)  # of decode frames; which of them may change at any moment
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Most positions of a decode frame."""
         return max(shape.width for shape in self.shapes)
 
-    @property
+    @cached_property  # the schedule asks for every sample
     def breadth(self) -> int:
         """Most drafts at one position."""
         return max(shape.breadth for shape in self.shapes)
@@ -32,7 +33,7 @@ class FramePolicy:
     @property
     def scratch(self) -> int:
         """Drafts, in flight or waiting for it, that there is room for beside the rows of their positions."""
-        return max(shape.scratch for shape in self.shapes) * (self.credits + 1)
+        return scratch_of(self.shapes, self.credits)
 
 
 def pipelined(stages: int, delta: int = 0, width: int = 1, breadth: int = 1) -> FramePolicy:

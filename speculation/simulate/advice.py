@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product, starmap
 from math import log2
 
 from speculation.decisions.shapes.costs import FrameCosts, held, seconds_per_token
@@ -11,7 +10,7 @@ from speculation.simulate.pipeline import Pipeline
 from speculation.simulate.presets import Machine
 from speculation.simulate.rounds import best_drafts, tensor_parallel
 from workers.shared.config import CHOSEN, MEASURED_ROWS
-from workers.shared.frames import Shape
+from workers.shared.frames import Shape, shapes_of
 
 _CONTENDERS = 3  # that look best, of which the simulation says which is
 _CLOSE = 1.1  # a smaller gain than this is within what the model can be wrong by
@@ -72,7 +71,7 @@ def best_shape(
         got = simulate(pipeline, acceptance, delta=delta, width=width, breadth=breadth, rescue=rescue, tokens=tokens)
         return got.tokens_per_second
 
-    shapes = [shape for shape in starmap(Shape, product(CHOSEN, CHOSEN)) if shape.rows <= min(known, MEASURED_ROWS[-1])]
+    shapes = shapes_of(CHOSEN, CHOSEN, min(known, MEASURED_ROWS[-1]))
     promising = {shapes[0], *sorted(shapes, key=expected)[:_CONTENDERS]}
     contenders = sorted(promising, key=lambda shape: shape.rows)  # of equals, the least
     return max(((shape, simulated(shape)) for shape in contenders), key=lambda found: found[1])

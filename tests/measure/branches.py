@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from speculation.bench.cycle_cost.lists import floats, integers
 from speculation.bench.cycle_cost.point import Point, measure
 from speculation.simulate.events import simulate
 from speculation.simulate.pipeline import Pipeline, speed_law
@@ -34,11 +35,11 @@ _HEADER = (
 def main() -> int:
     """Prints a Markdown table."""
     parser = argparse.ArgumentParser(prog="python -m tests.measure.branches", description=__doc__)
-    parser.add_argument("--stages", type=_integers, default=[2, 4, 8])
-    parser.add_argument("--acceptance", type=_floats, default=[0.72, 0.82, 0.9])
-    parser.add_argument("--tree-width", type=_integers, default=[1, 2, 4, 8])
-    parser.add_argument("--tokens-per-frame", type=_integers, default=[1])
-    parser.add_argument("--row-cost", type=_floats, default=[1.0, 1.03, 1.07, 1.10])
+    parser.add_argument("--stages", type=integers, default=[2, 4, 8])
+    parser.add_argument("--acceptance", type=floats, default=[0.72, 0.82, 0.9])
+    parser.add_argument("--tree-width", type=integers, default=[1, 2, 4, 8])
+    parser.add_argument("--tokens-per-frame", type=integers, default=[1])
+    parser.add_argument("--row-cost", type=floats, default=[1.0, 1.03, 1.07, 1.10])
     parser.add_argument("--stage-ms", type=float, default=20.0)
     parser.add_argument("--tokens", type=int, default=200)
     options = parser.parse_args()
@@ -79,14 +80,6 @@ def main() -> int:
                         sys.stdout.write(f"| {' | '.join(cells)} |\n")
                         sys.stdout.flush()
     return 0
-
-
-def _floats(text: str) -> list[float]:
-    return [float(word) for word in text.split(",")]
-
-
-def _integers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
 
 
 if __name__ == "__main__":

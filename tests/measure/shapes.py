@@ -14,9 +14,9 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 
+from speculation.bench.cycle_cost.lists import floats, integers
 from speculation.decisions.policy import FramePolicy
 from speculation.decisions.shapes.chooser import Shapes
 from speculation.decisions.shapes.costs import FrameCosts
@@ -25,13 +25,13 @@ from speculation.drafters.ngram import NgramDrafter
 from speculation.simulate.events import decode
 from speculation.simulate.pipeline import Pipeline
 from workers.shared.config import CHOSEN, MEASURED_ROWS
-from workers.shared.frames import Shape
+from workers.shared.frames import Shape, shapes_of
 from workers.shared.messages import Sampling
 
 _STAGE_MS = 10.0
 _PROMPT = 16  # tokens
 _PRIOR = 0.3  # of the n-gram drafter, as in the table of drafters
-_SHAPES = [one for one in (Shape(*both) for both in product(CHOSEN, CHOSEN)) if one.rows <= MEASURED_ROWS[-1]]
+_SHAPES = shapes_of(CHOSEN, CHOSEN, MEASURED_ROWS[-1])
 
 
 @dataclass
@@ -58,10 +58,8 @@ def main() -> int:
     """Prints a Markdown table."""
     parser = argparse.ArgumentParser(prog="python -m tests.measure.shapes", description=__doc__)
     parser.add_argument("answers_file", type=Path)
-    parser.add_argument("--stages", type=lambda text: [int(word) for word in text.split(",")], default=[2, 4, 8])
-    parser.add_argument(
-        "--row-cost", type=lambda text: tuple(map(float, text.split(","))), default=(1, 1.03, 1.07, 1.1, 1.22)
-    )
+    parser.add_argument("--stages", type=integers, default=[2, 4, 8])
+    parser.add_argument("--row-cost", type=floats, default=[1, 1.03, 1.07, 1.1, 1.22])
     parser.add_argument("--answers", type=int, default=12)
     options = parser.parse_args()
     sys.stdout.write(
@@ -69,11 +67,11 @@ def main() -> int:
     )
     sys.stdout.write(f"|{' --- |' * 7}\n")
     for source, answers in _read(options.answers_file, options.answers).items():
-        for stages in map(int, options.stages):
-            pipeline = Pipeline((_STAGE_MS,) * stages, row_cost=options.row_cost)
+        for stages in options.stages:
+            pipeline = Pipeline((_STAGE_MS,) * stages, row_cost=tuple(options.row_cost))
             fixed = {shape: _seconds(pipeline, answers, [shape]) for shape in _SHAPES}
             best = min(_SHAPES, key=lambda shape: fixed[shape])
-            costs = FrameCosts(_STAGE_MS / 1000, 0.0, options.row_cost)
+            costs = FrameCosts(_STAGE_MS / 1000, 0.0, tuple(options.row_cost))
             chosen = _seconds(pipeline, answers, _SHAPES, Shapes(stages, costs, _PRIOR, _SHAPES))
             cells = (
                 source,
@@ -87,10 +85,6 @@ def main() -> int:
             sys.stdout.write(f"| {' | '.join(cells)} |\n")
             sys.stdout.flush()
     return 0
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(map(float, text.split(",")))
 
 
 def _read(path: Path, most: int) -> dict[str, list[list[int]]]:

@@ -6,7 +6,7 @@ import msgspec
 
 from workers.shared.drafters import DrafterName
 from workers.shared.errors import ConfigError
-from workers.shared.frames import Shape
+from workers.shared.frames import Shape, scratch_of, shapes_of
 from workers.shared.options.engine import DrafterFields, Dtype, EngineFields, TransportName, rounding_of
 from workers.shared.options.sources import decode
 from workers.shared.packed.rounding import Rounding
@@ -89,8 +89,7 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
         """
         drafts = self.drafter.num_speculative_tokens
         widths = (drafts + 1,) if drafts else self._numbers(self.tokens_per_frame)
-        least, *others = [Shape(width, breadth) for width in widths for breadth in self._numbers(self.tree_width)]
-        return least, *(shape for shape in others if shape.rows <= MEASURED_ROWS[-1])
+        return shapes_of(widths, self._numbers(self.tree_width), MEASURED_ROWS[-1])
 
     def _numbers(self, asked: int | str) -> tuple[int, ...]:
         if isinstance(asked, int):
@@ -125,7 +124,7 @@ class EngineConfig(EngineFields, frozen=True, forbid_unknown_fields=True):
     @property
     def scratch(self) -> int:
         """Rows of keys and values, of a KV slot and layer, for drafts that share their position with a likelier one."""
-        return max(shape.scratch for shape in self.shapes) * (self.frames_in_flight + 1)
+        return scratch_of(self.shapes, self.frames_in_flight)
 
     @property
     def kv_positions(self) -> int:

@@ -1,6 +1,7 @@
 """Frames: the only thing that moves through the pipeline (docs/design.md, "Frames and epochs", "Branches")."""
 
 from collections.abc import Sequence
+from itertools import product, starmap
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -29,6 +30,17 @@ class Shape(NamedTuple):
     def covers(self, other: "Shape") -> bool:
         """Whether it is as wide as the other, and as broad."""
         return self.width >= other.width and self.breadth >= other.breadth
+
+
+def shapes_of(widths: Sequence[int], breadths: Sequence[int], rows: int) -> tuple[Shape, ...]:
+    """Every width with every breadth: the first in any case, and of the others those with at most so many `rows`."""
+    least, *others = starmap(Shape, product(widths, breadths))
+    return least, *(shape for shape in others if shape.rows <= rows)
+
+
+def scratch_of(shapes: Sequence[Shape], frames: int) -> int:
+    """Drafts that share their position with a likelier one, in so many frames of any shape and one that waits."""
+    return max(shape.scratch for shape in shapes) * (frames + 1)
 
 
 Move = tuple[int, int]  # from a scratch slot to the row of a position

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from speculation.bench.cycle_cost import bare
+from speculation.bench.cycle_cost.lists import floats, integers
 from speculation.bench.cycle_cost.point import Point, measure, points
 from speculation.bench.cycle_cost.table import HEADER, bare_line, line
 from workers.shared.errors import ConfigError
@@ -23,12 +24,12 @@ from workers.shared.errors import ConfigError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a Markdown table; exit status 0, or 2 where a group failed."""
     parser = argparse.ArgumentParser(prog="python -m speculation.bench.cycle_cost", description=__doc__)
-    parser.add_argument("--stages", type=_integers, default=[8])
-    parser.add_argument("--stage-ms", type=_floats, default=[5.0, 2.0, 1.0])
-    parser.add_argument("--acceptance", type=_floats, default=[1.0, 0.8])
-    parser.add_argument("--delta", type=_integers, default=[0, 1])
-    parser.add_argument("--tokens-per-frame", type=_integers, default=[1])
-    parser.add_argument("--row-cost", type=_floats, default=[], help="of frames of 1, 2, 4, 8, ... tokens")
+    parser.add_argument("--stages", type=integers, default=[8])
+    parser.add_argument("--stage-ms", type=floats, default=[5.0, 2.0, 1.0])
+    parser.add_argument("--acceptance", type=floats, default=[1.0, 0.8])
+    parser.add_argument("--delta", type=integers, default=[0, 1])
+    parser.add_argument("--tokens-per-frame", type=integers, default=[1])
+    parser.add_argument("--row-cost", type=floats, default=[], help="of frames of 1, 2, 4, 8, ... tokens")
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--hollow", action="store_true", help="stages take their time and compute nothing")
     options = parser.parse_args(arguments)
@@ -60,14 +61,6 @@ def _table(todo: Sequence[Point], tokens: int) -> Iterator[str]:
                 yield f"| {' | '.join(bare_line(point, least))} |\n"
             measured = measure(point, tokens, Path(folder) / "serve.log")
             yield f"| {' | '.join(line(point, measured, least))} |\n"
-
-
-def _floats(text: str) -> list[float]:
-    return [float(word) for word in text.split(",")]
-
-
-def _integers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
 
 
 if __name__ == "__main__":

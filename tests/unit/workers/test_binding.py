@@ -1,6 +1,5 @@
 """An address that something else has is waited for, as long as it may take to leave, and then refused."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,13 +10,6 @@ from workers.shared.bus import open_socket
 from workers.shared.processes.free_port import free_port
 
 SECONDS = 60.0
-
-
-@pytest.fixture
-def context() -> Iterator["zmq.Context[Any]"]:
-    made: zmq.Context[Any] = zmq.Context()
-    yield made
-    made.destroy(linger=0)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,6 @@ from workers.shared.bus import open_socket
 from workers.shared.connection import ConnectionWatch
 
 WAIT_MS = 10_000
-
-
-@pytest.fixture
-def context() -> Iterator["zmq.Context[Any]"]:
-    context: zmq.Context[Any] = zmq.Context()
-    yield context
-    context.destroy(linger=0)
 
 
 def wait_for_loss(watch: ConnectionWatch) -> None:
