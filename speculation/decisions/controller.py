@@ -118,6 +118,8 @@ class Controller:
             self.contradicted = True
             self._believed = self._levels()
             self._allowed += _SURPRISE_SAMPLES * level
+            if self._measured is not None:
+                self.paces.doubt()
             for other in self.choices:
                 self._last_loss[other] = 0.0
                 self._wait[other] = _FIRST_WAIT
@@ -312,8 +314,12 @@ class Session:
         return controller.affords(choice, _PROBE_SAMPLES * (self._seconds(choice) - now), tokens * now)
 
     def _is_known(self, choice: Choice) -> bool:
-        """Whether `choice` is nothing but what the one in use does where it is silent."""
-        return not choice.prior and self._controller.paces.shared(choice, self.choice)
+        """Whether `choice` is nothing but what the one in use does where it is silent, as far as can be told.
+
+        Where requests take other times than the calibration says, stages may be in each other's way when all work.
+        """
+        controller = self._controller
+        return not (choice.prior or controller.contradicted) and controller.paces.shared(choice, self.choice)
 
     def _remaining(self) -> float:
         """Tokens that are likely still to come: as many as usual, or as there have been."""

@@ -110,6 +110,36 @@ def test_a_calibration_that_is_far_off_is_contradicted_and_left() -> None:
     assert not outcome.controller.current.listens
 
 
+@pytest.mark.parametrize(("right", "silent", "least"), [(0.60, 0.19, 0.95), (0.30, 0.36, 0.97), (0.15, 0.47, 0.97)])
+def test_stages_that_are_in_each_others_way_are_found_out(right: float, silent: float, least: float) -> None:
+    """Another process took a core after the calibration: plain decoding, a stage at a time, can do without it.
+
+    The times are those of two cores, two stages and a loop of copies on one core, in seconds.
+    """
+    alone, module = Times(right=0.021, wrong=0.034, silent=0.031), Times(right=0.040, wrong=0.060, silent=0.045)
+    calibrated = {"none": alone, "ngram": alone, "pdm+ngram": module, "pdm": module}
+    measured = Measured(calibrated, free=["ngram"])
+    slow = Times(right=0.050, wrong=0.070, silent=0.055)
+    times = {
+        "none": Times(right=0.030, wrong=0.030, silent=0.030),
+        "ngram": Times(right=0.029, wrong=0.0455, silent=0.0355),
+        "pdm+ngram": slow,
+        "pdm": slow,
+    }
+    shares = {"none": (0.0, 1.0), "ngram": (right, silent), "pdm+ngram": (0.8, 0.0), "pdm": (0.8, 0.0)}
+    ratios = [
+        play(
+            ALL,
+            Machine(times.__getitem__, rng=random.Random(seed)),
+            lambda choice, token: shares[choice],
+            [256] * 3,
+            measured=measured,
+        ).ratio
+        for seed in SEEDS
+    ]
+    assert fmean(ratios) > least
+
+
 @pytest.mark.parametrize("module", [OWN_DEVICE, SHARED_CORES], ids=["own device", "shared cores"])
 def test_without_a_calibration_it_finds_out_all_the_same(module: Times) -> None:
     for name in TEXTS:
