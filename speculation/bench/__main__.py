@@ -14,11 +14,12 @@ from speculation.bench.analysis.crowd import Crowds, crowd_table
 from speculation.bench.analysis.figures import TableRow, rows
 from speculation.bench.analysis.report import Provenance, Results, markdown
 from speculation.bench.configuration import BenchSettings, Contender, gpus
+from speculation.bench.contenders.running import Running
+from speculation.bench.contenders.starting import start
 from speculation.bench.crowds import run_crowds
 from speculation.bench.energy import Meter, open_meter
 from speculation.bench.machine import provenance
 from speculation.bench.options import Options, parse
-from speculation.bench.processes import Running, start
 from speculation.bench.prompts import load_data_sets
 from speculation.bench.run import Work, run
 from workers.shared.errors import ConfigError

@@ -42,6 +42,7 @@ class Method(NamedTuple):
 
 SINGLE = "single"  # all layers in one stage process, no speculation
 HUGGING_FACE = "hf"  # Hugging Face `generate`
+LLAMA_CPP = "llama.cpp"  # its server, where it is installed
 NONE = "none"  # the pipeline without speculation
 METHODS = {
     NONE: Method("none"),
@@ -75,6 +76,7 @@ METHODS = {
     "dtv-scripted": Method("scripted", rounds=True),
     SINGLE: Method("none", one_device=True),
     HUGGING_FACE: Method(None, one_device=True),
+    LLAMA_CPP: Method(None, one_device=True),
 }
 
 

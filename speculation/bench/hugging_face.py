@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from speculation.bench.analysis.cells import Answer
-from speculation.bench.processes import GenerateQuestion
+from speculation.bench.contenders.hugging_face import GenerateQuestion
 from workers.model.reference import load_reference
 from workers.prepare.prepare import prepare
 from workers.shared.lifecycle import die_with_parent

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from speculation.bench.analysis.cells import Answer, Cell, CellKey, Folder
 from speculation.bench.analysis.counters import Counters
 from speculation.bench.configuration import BenchSettings, Contender, devices
+from speculation.bench.contenders.running import Running
 from speculation.bench.energy import Meter
 from speculation.bench.near_ties import Branch, proven
-from speculation.bench.processes import Running
 from speculation.bench.progress import AnswerBar
 from speculation.bench.prompts import DataSet, Prompt
 from workers.shared.emulation import Emulation

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from speculation.bench.configuration import BenchSettings, Contender
+from speculation.bench.contenders.served import Served
 from speculation.bench.near_ties import Branch
-from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
 from tests.e2e.serving import children, command, wait_until
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from speculation.bench.analysis.cells import Answer, Cell
-from speculation.bench.configuration import HUGGING_FACE, NONE, SINGLE, Contender
+from speculation.bench.configuration import HUGGING_FACE, LLAMA_CPP, NONE, SINGLE, Contender
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -36,9 +36,13 @@ def differences(cells: Iterable[Cell]) -> list[Difference]:
 
 
 def comparable(cell: Cell) -> bool:
-    """Whether its tokens mean something: a rehearsal's do not, and Hugging Face samples with noise of its own."""
-    sampled_elsewhere = cell.key.contender.method == HUGGING_FACE and cell.key.temperature > 0
-    return not cell.rehearsal and not sampled_elsewhere
+    """Whether its tokens should be the others': not in a rehearsal, and not of those that sample or round otherwise.
+
+    Hugging Face has noise of its own, and llama.cpp rounds what it multiplies with packed weights to eight bits.
+    """
+    method = cell.key.contender.method
+    elsewhere = method == LLAMA_CPP or (method == HUGGING_FACE and cell.key.temperature > 0)
+    return not cell.rehearsal and not elsewhere
 
 
 def reference_of(cells: Sequence[Cell]) -> Cell:

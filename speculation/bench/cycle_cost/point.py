@@ -10,8 +10,8 @@ from speculation.bench.analysis.cells import Cell, CellKey
 from speculation.bench.analysis.counters import Counters
 from speculation.bench.analysis.figures import TableRow, rows
 from speculation.bench.configuration import NONE, BenchSettings, Contender
+from speculation.bench.contenders.served import Served
 from speculation.bench.cycle_cost.processor_time import ProcessorTime, per_token
-from speculation.bench.processes import Served
 from speculation.bench.prompts import Prompt
 from speculation.simulate.rounds import tokens_per_cycle
 from workers.shared.emulation import Emulation, cost_of_rows

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from speculation.bench.analysis.cells import Cell, Folder
 from speculation.bench.analysis.report import Provenance
 from speculation.bench.configuration import BenchSettings, Contender
+from speculation.bench.contenders.running import Running
+from speculation.bench.contenders.starting import start
 from speculation.bench.methods.entries import Entry
 from speculation.bench.methods.times import LoneTimes
-from speculation.bench.processes import Running, start
 from speculation.bench.prompts import DataSet
 from speculation.bench.run import Work, run
 from workers.shared.errors import ConfigError

@@ -8,10 +8,10 @@ import pytest
 
 from speculation.bench.analysis.counters import Counters
 from speculation.bench.configuration import BenchSettings, Contender, contenders, devices, gpus, serve_arguments
+from speculation.bench.contenders.streaming import Collected
 from speculation.bench.energy import open_meter
 from speculation.bench.options import parse
 from speculation.bench.prompts import load_data_sets
-from speculation.bench.streaming import Collected
 from workers.shared.emulation import Emulation
 from workers.shared.errors import ConfigError
 from workers.shared.memory import driver_names

@@ -1,0 +1,1 @@
+"""What is measured: `echelon serve` groups, and others beside them."""
