@@ -262,13 +262,14 @@ class Engine:
             frame = stream.cut()
             messages.append(frame)
             self._trace.entered(frame, stream)
-            claims[slot] = stream.claim()
+            claims[slot] = stream.claim(contested=len(claims) > 1)
         if messages:
             self._channels.announce(messages)
         return claims
 
     def _claims(self) -> dict[int, Claim]:
-        return {stream.slot: stream.claim() for stream in self._running}
+        contested = len(self._running) > 1
+        return {stream.slot: stream.claim(contested=contested) for stream in self._running}
 
     def _draft_ahead(self) -> bool:
         """Makes one draft if any is wanted, and returns whether there is more to do; a sample may be waiting first."""

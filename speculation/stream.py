@@ -174,18 +174,19 @@ class Stream:
                 self.drafter.rejected(count - 1, schedule.epoch)
             self.drafter.verified(schedule.tokens, count)
 
-    def claim(self) -> Claim:
-        """What it has in the pipeline and would send next."""
+    def claim(self, *, contested: bool) -> Claim:
+        """What it has in the pipeline and would send next; what that is worth matters to others alone (`contested`)."""
         schedule = self.schedule
         offer = schedule.offer()
-        depth = 0 if offer is None else offer.depth
+        draft = offer is not None and offer.kind == "draft"
+        wanted = schedule.wants_draft()
         return Claim(
             offer=offer,
-            worth=self._worth(schedule.announced) if depth else 1.0,
+            worth=self._worth(schedule.announced) if contested and draft else 1.0,
             in_flight=len(schedule.in_flight),
             prompts=schedule.count("prompt"),
             decoding=schedule.fresh > 0,
-            draft_worth=self._worth(schedule.end) if schedule.wants_draft() else None,
+            draft_worth=None if not wanted else self._worth(schedule.end) if contested else 1.0,
             opens_frame=schedule.announced == schedule.end,
         )
 

@@ -62,7 +62,8 @@ class Schedule:
     @property
     def end(self) -> int:
         """Position behind the last draft, or behind the last token where there is none."""
-        return self.verified + max(0, len(self._tree.levels) - 1)
+        levels = len(self._tree.levels)
+        return self.verified + levels - 1 if levels else self.verified
 
     @property
     def outputs(self) -> int:

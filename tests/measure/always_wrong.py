@@ -1,11 +1,14 @@
 """`python -m tests.measure.always_wrong`: what a drafter costs that is wrong every time, from the first answer on.
 
 Two real servers, one without a drafter and one whose script is the other's answers with every token changed, answer the
-same prompts in turn. On a machine that does nothing else; prints a line an answer, and the ratio over all.
+same prompts in turn. On a machine that does nothing else; prints a line an answer, and the ratio over all with its
+standard error, which says how many repeats a difference of some percent takes.
 """
 
 import argparse
 import json
+import math
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -34,6 +37,7 @@ def main() -> None:
     parser.add_argument("--model", default="default")
     parser.add_argument("--tokens", type=int, default=64, help="of an answer")
     parser.add_argument("--stages", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=1, help="of every answer, in the other order each time")
     given, options = parser.parse_known_args()  # the rest is for both servers
     common = (
         given.model,
@@ -53,7 +57,7 @@ def main() -> None:
             script.write_bytes(msgspec.json.encode(Script(recordings)))
             wrong = (*common, "--drafter", "scripted", "--script", str(script))
             with serving(_made(folder / "wrong"), *wrong) as drafting:
-                _compare(plain, drafting, given.tokens)
+                _compare(plain, drafting, given.tokens, given.repeats)
 
 
 def _made(folder: Path) -> Path:
@@ -67,15 +71,20 @@ def _record(server: Serving, prompt: str, tokens: int) -> Recording:
     return Recording(choice["prompt_token_ids"] + choice["token_ids"], wrong_probability=1.0)
 
 
-def _compare(plain: Serving, drafting: Serving, tokens: int) -> None:
+def _compare(plain: Serving, drafting: Serving, tokens: int, repeats: int) -> None:
     totals = {"none": 0.0, "wrong": 0.0}
-    for number, prompt in enumerate(PROMPTS):
-        order = [("none", plain), ("wrong", drafting)]
-        seconds = {name: answer_seconds(server, prompt, tokens) for name, server in order[:: 1 if number % 2 else -1]}
+    logs = []
+    for number, prompt in enumerate(PROMPTS * repeats):
+        turn = (number + number // len(PROMPTS)) % 2  # each prompt in both orders
+        order = [("none", plain), ("wrong", drafting)][:: 1 if turn else -1]
+        seconds = {name: answer_seconds(server, prompt, tokens) for name, server in order}
         for name, value in seconds.items():
             totals[name] += value
+        logs.append(math.log(seconds["none"] / seconds["wrong"]))
         print(f"answer {number}: {seconds['none'] / seconds['wrong']:.3f} of none", flush=True)
-    print(f"all: {totals['none'] / totals['wrong']:.3f} of none")
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    print(f"all: {totals['none'] / totals['wrong']:.3f} of none, by time; mean {math.exp(statistics.fmean(logs)):.3f}")
+    print(f"standard error of the mean: {error:.3f}")
 
 
 def answer_seconds(server: Serving, prompt: str, tokens: int) -> float:

@@ -5,7 +5,7 @@ Both sides make the same choices from position and token, so nothing has to be a
 
 from bisect import bisect
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import log2, pow
 from typing import NamedTuple
 
@@ -32,9 +32,9 @@ class MadeUpText:
         With twice as many candidates, the share `rescue` of what was missed would be found.
         """
         self._vocab_size = vocab_size
-        self._most = min(CANDIDATES, vocab_size - 1)
-        self._fall: float = -log2(1 - rescue) if rescue < 1 else float("inf")
-        self._kinds, shares = _mixture(acceptance)
+        kinds, shares = _mixture(acceptance)
+        most, fall = min(CANDIDATES, vocab_size - 1), -log2(1 - rescue) if rescue < 1 else float("inf")
+        self._kinds = [_Kind.with_chance(first, most, fall) for first in kinds]
         self._bounds = [*accumulate(shares)][:-1]
 
     def guess(self, position: int, before: int, count: int = CANDIDATES) -> MadeUpGuess:
@@ -43,28 +43,33 @@ class MadeUpText:
         So many candidates at most, the likeliest first.
         """
         kind, start, _ = self._draw(position, before)
-        count = min(count, self._most)
-        misses = [1.0, *(self._missed(kind, rank) for rank in range(1, count + 1))]
-        candidates = tuple((start + rank) % self._vocab_size for rank in range(count))
-        return MadeUpGuess(candidates, tuple(misses[rank] - misses[rank + 1] for rank in range(count)))
+        chances = kind.chances[:count]
+        return MadeUpGuess(tuple((start + rank) % self._vocab_size for rank in range(len(chances))), chances)
 
     def token(self, position: int, before: int) -> int:
         """The token at `position` behind `before`: a candidate, or the one behind the last of them."""
         kind, start, chance = self._draw(position, before)
-        rank = 0
-        while rank < self._most and chance < self._missed(kind, rank + 1):
-            rank += 1
-        return (start + rank) % self._vocab_size
+        missed = kind.missed  # less with every rank
+        return (start + sum(chance < least for least in missed)) % self._vocab_size
 
-    def _draw(self, position: int, before: int) -> tuple[float, int, float]:
+    def _draw(self, position: int, before: int) -> "tuple[_Kind, int, float]":
         """The kind of text, the first candidate, and the chance that decides."""
         drawn = blake2b(b"%d %d" % (position, before), digest_size=12).digest()
         kind, start, chance = (int.from_bytes(drawn[at : at + 4]) / 2**32 for at in (0, 4, 8))
         return self._kinds[bisect(self._bounds, kind)], int(start * self._vocab_size), chance
 
-    def _missed(self, kind: float, rank: int) -> float:
-        """The probability that none of the first `rank` candidates is right."""
-        return (1 - kind) * pow(rank, -self._fall)
+
+class _Kind(NamedTuple):
+    """A kind of text."""
+
+    missed: tuple[float, ...]  # the probability that none of the first 1, 2, 3, ... candidates is right
+    chances: tuple[float, ...]  # of each candidate
+
+    @classmethod
+    def with_chance(cls, first: float, most: int, fall: float) -> "_Kind":
+        """The first of `most` candidates is right with the chance `first`; twice as many miss `2**-fall` as often."""
+        missed = tuple((1 - first) * pow(rank, -fall) for rank in range(1, most + 1))
+        return cls(missed, tuple(before - after for before, after in pairwise((1.0, *missed))))
 
 
 def _mixture(acceptance: float) -> tuple[list[float], list[float]]:

@@ -79,10 +79,21 @@ class DistributedInbound:
         hidden = torch.empty(len(frame.tokens), self._hidden_size, dtype=self._dtype, device=self._device)
         try:
             dist.recv(hidden, self._stage - 1, group=self._group)
+            self._await(hidden)
         except RuntimeError as error:  # what torch.distributed raises for a lost or late peer
             self._edges.broken = True
             raise PeerLost(f"stage {self._stage} lost stage {self._stage - 1} at {frame}: {error}") from error
         return hidden
+
+    @staticmethod
+    def _await(hidden: Tensor) -> None:
+        """NCCL returns once the transfer is in the device's queue. What is dead by the time it comes is not computed.
+
+        So the host waits for what the device would wait for anyway: then it hears of rejections as late as it can, and
+        a ping that it answers says that the stage before still sends.
+        """
+        if hidden.is_cuda:
+            torch.cuda.current_stream(hidden.device).synchronize()
 
     def close(self) -> None:
         """See `Inbound`."""
