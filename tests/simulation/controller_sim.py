@@ -10,12 +10,11 @@ from speculation.calibration import Calibration, Rehearsal
 from speculation.decisions.controller import Controller
 from speculation.decisions.estimates import Choice, Judgement, Measured, Times
 from speculation.drafters.base import Draft
+from speculation.drafters.build import choices as offered
+from workers.shared.config import DrafterConfig
 
-NONE = Choice("none", silence=1.0)
-NGRAM = Choice("ngram", prior=0.3, silence=0.4)
-BOTH = Choice("pdm+ngram", prior=0.7, family="module", listens=True)
-MODULE = Choice("pdm", prior=0.7, family="module", listens=True)
-ALL = (NONE, NGRAM, BOTH, MODULE)
+ALL = tuple(offered(DrafterConfig("pdm+ngram")))  # what an engine chooses from
+NONE, NGRAM, BOTH, MODULE = ALL
 CHUNK = 128
 
 

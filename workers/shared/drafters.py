@@ -72,7 +72,7 @@ class DrafterRow(NamedTuple):
 
 DRAFTERS: Mapping[DrafterName, DrafterRow] = MappingProxyType(
     {
-        "none": DrafterRow("speculation.drafters.none:load", "nothing"),
+        "none": DrafterRow("speculation.drafters.none:load", "nothing", silence=1.0),
         # The priors of lookup and of the module are those of docs/benchmarks.md, over all texts and temperatures.
         "ngram": DrafterRow("speculation.drafters.ngram:load", prior=0.3, silence=0.4),
         "model": DrafterRow("speculation.drafters.load_model:load", needs_model=True, prior=0.6),
