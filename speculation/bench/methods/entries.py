@@ -1,12 +1,21 @@
 """The methods that are compared, and what each needs. Pure.
 
-Whatever `METHODS` knows is compared: what is said here of some of them is how they are called elsewhere.
+Whatever `METHODS` knows is compared, but rehearsals and another program's kernels: what is said here of some of them is
+how they are called elsewhere.
 """
 
 from collections.abc import Collection
 from typing import NamedTuple
 
-from speculation.bench.configuration import METHODS, NONE, REHEARSALS, USES_CASCADE, Method, has_network
+from speculation.bench.configuration import (
+    LLAMA_CPP,
+    METHODS,
+    NONE,
+    REHEARSALS,
+    USES_CASCADE,
+    Method,
+    has_network,
+)
 from workers.shared.drafters import DRAFTERS
 
 
@@ -76,7 +85,7 @@ _TRAINED = {
 def entries(given: Collection[str]) -> list[Entry]:
     """All methods that mean something, in the order of the page; `given` are the drafters that have their files."""
     order = [*_NAMES, *METHODS]
-    known = sorted((method for method in METHODS if method not in REHEARSALS), key=order.index)
+    known = sorted((method for method in METHODS if method not in (*REHEARSALS, LLAMA_CPP)), key=order.index)
     return [Entry(method, _NAMES.get(method, method), _missing(METHODS[method], given)) for method in known]
 
 
