@@ -5,11 +5,12 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize
 
-from workers.model.linear.choose import packed_linear
+from workers.model.linear.choose import packed_embedding, packed_linear
 from workers.model.linear.four_bit import FourBitLinear
 from workers.model.linear.groups import decode
 from workers.model.linear.whole import PackedEmbedding, UnpackingLinear
 from workers.model.linear.wide import WIDE_FOUR_BIT, has_wide_products
+from workers.shared.errors import ConfigError
 from workers.shared.model_files.blocks import BITS, BLOCKS, GROUP, packed_shape
 from workers.shared.packed.weight import PackedWeight
 
@@ -102,6 +103,13 @@ def test_memory_is_what_is_said(kind: str) -> None:
     if not isinstance(layer, FourBitLinear):
         pytest.skip("this processor has no products with packed weights")
     assert weight_of(kind, random_blocks(kind)).held_bytes(products=True) == layer.nbytes
+
+
+def test_an_embedding_that_is_not_all_numbers_is_refused() -> None:
+    packed = random_blocks("Q8_0")
+    packed[-1, :2] = torch.tensor([0x00, 0x7E], dtype=torch.uint8)  # a scale of float16 that is no number
+    with pytest.raises(ConfigError, match="not numbers"):
+        packed_embedding(weight_of("Q8_0", packed), {"blocks": packed}, torch.float32, 1.0)
 
 
 def test_embedding() -> None:

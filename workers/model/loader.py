@@ -12,9 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from workers.model import attention
 from workers.model.checkpoint import Checkpoint
-from workers.model.linear.choose import has_products, packed_linear
+from workers.model.linear.choose import has_products, packed_embedding, packed_linear
 from workers.model.linear.experts import ExpertMatrix, WholeLinear
-from workers.model.linear.whole import PackedEmbedding
 from workers.model.parameters import Source, sources_of
 from workers.shared.errors import ConfigError
 from workers.shared.model_files.architectures import check_supported
@@ -180,8 +179,7 @@ class Target:
         parts = next(matrices)
         if wanted.module is self.embedding:
             scale = getattr(wanted.module, "scalar_embed_scale", 1.0)
-            rows = {part: tensor.clone() for part, tensor in parts.items()}
-            self.embedding = PackedEmbedding(packed, rows, dtype, scale)
+            self.embedding = packed_embedding(packed, parts, dtype, scale)
             return
         owner = name.removesuffix("weight").rstrip(".")
         bias = loaded.get(wanted.sources.get(f"{owner}.bias", ""))
