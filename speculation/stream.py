@@ -178,11 +178,10 @@ class Stream:
         """What it has in the pipeline and would send next; what that is worth matters to others alone (`contested`)."""
         schedule = self.schedule
         offer = schedule.offer()
-        draft = offer is not None and offer.kind == "draft"
         wanted = schedule.wants_draft()
         return Claim(
             offer=offer,
-            worth=self._worth(schedule.announced) if contested and draft else 1.0,
+            worth=self._worth(schedule.announced) if contested and offer == "draft" else 1.0,
             in_flight=len(schedule.in_flight),
             prompts=schedule.count("prompt"),
             decoding=schedule.fresh > 0,

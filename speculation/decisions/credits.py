@@ -8,14 +8,14 @@ as there are credits have none, and in between there is a mixture. Equal worth: 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from speculation.decisions.drafts.steps import Offer
+from speculation.decisions.drafts.steps import FrameKind
 from speculation.decisions.turns import Turns
 
 
 class Claim(NamedTuple):
     """What one running request has in the pipeline, and what it would send next."""
 
-    offer: Offer | None  # the frame that it could send now
+    offer: FrameKind | None  # what the frame is that it could send now
     in_flight: int = 0  # its frames
     prompts: int = 0  # those of them that are pieces of its prompt
     decoding: bool = True  # its prompt is done
@@ -45,9 +45,9 @@ class Credits:
             and sum(claim.prompts for claim in claims.values()) >= self.most_prompts
         )
         eligible = [
-            (claim.offer.kind != "draft", claim.worth, slot)
+            (claim.offer != "draft", claim.worth, slot)
             for slot, claim in claims.items()
-            if claim.offer is not None and not (held_back and claim.offer.kind == "prompt")
+            if claim.offer is not None and not (held_back and claim.offer == "prompt")
         ]
         if not eligible:
             return None

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from speculation.decisions.drafts.steps import Finish, FrameKind, Offer, Step
+from speculation.decisions.drafts.steps import Finish, FrameKind, Step
 from speculation.decisions.drafts.tree import Guess, Node, Shoot, Tree
 from speculation.decisions.policy import FramePolicy
 from workers.decisions.state_entries import Returns
@@ -210,12 +210,9 @@ class Schedule:
         """No draft is to be had for now: a frame that waits for more of them goes as it is."""
         self._flushed = True
 
-    def offer(self) -> Offer | None:
-        """The frame that may go now, as far as this sequence is concerned; None while there is nothing to send."""
-        if self._cut() is None:
-            return None
-        kind = self.kind(self.announced)
-        return Offer(kind, self.announced - self.verified + 1 if kind == "draft" else 0)
+    def offer(self) -> FrameKind | None:
+        """What the frame is that may go now, as far as this sequence is concerned; None while there is none to send."""
+        return None if self._cut() is None else self.kind(self.announced)
 
     def cut(self) -> Frame:
         """Takes the frame that is on offer: it is in flight, and has to be announced to every stage."""

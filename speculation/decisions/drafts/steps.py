@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from speculation.decisions.drafts.tree import Guess, Node
 from workers.shared.messages import Rollback
@@ -10,13 +10,6 @@ from workers.shared.messages import Rollback
 Finish = Literal["stop", "length", "abort"]
 FrameKind = Literal["certain", "draft", "prompt"]
 FRAME_KINDS: tuple[FrameKind, ...] = get_args(FrameKind)
-
-
-class Offer(NamedTuple):
-    """What the next frame would be."""
-
-    kind: FrameKind
-    depth: int = 0  # drafts that have to be right for it to be of use, itself included
 
 
 @dataclass(frozen=True)

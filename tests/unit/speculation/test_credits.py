@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.decisions.credits import Claim, Credits
-from speculation.decisions.drafts.steps import Offer
+from speculation.decisions.drafts.steps import FrameKind
 
-OFFERS = [None, Offer("certain"), Offer("prompt"), Offer("draft", 1), Offer("draft", 3)]
+OFFERS: list[FrameKind | None] = [None, "certain", "prompt", "draft"]
 CLAIMS = st.builds(
     Claim,
     offer=st.sampled_from(OFFERS),
@@ -33,9 +33,9 @@ def oracle(claims: dict[int, Claim], total: int, most_prompts: int, order: list[
         claim = claims[slot]
         if claim.offer is None:
             continue
-        if claim.offer.kind == "prompt" and crowded and any(other.decoding for other in claims.values()):
+        if claim.offer == "prompt" and crowded and any(other.decoding for other in claims.values()):
             continue
-        worth = claim.worth if claim.offer.kind == "draft" else claim.worth + 2.0
+        worth = claim.worth if claim.offer == "draft" else claim.worth + 2.0
         if worth > best_worth:
             best, best_worth = slot, worth
     return best
@@ -71,14 +71,14 @@ class Made:
     served: int = 0  # tokens
 
     def claim(self) -> Claim:
-        drafts = sum(kind == "draft" for kind in self.flying)
-        offer = None
+        worth = self.acceptance ** (self.flying.count("draft") + 1)
+        offer: FrameKind | None = None
         if self.prompts:
-            offer = Offer("prompt")
+            offer = "prompt"
         elif self.certain_waits:
-            offer = Offer("certain")
+            offer = "certain"
         elif self.draft_waits:
-            offer = Offer("draft", drafts + 1)
+            offer = "draft"
         waiting = offer is not None
         decoding = self.served > 0
         return Claim(
@@ -86,8 +86,8 @@ class Made:
             in_flight=len(self.flying),
             prompts=self.flying.count("prompt"),
             decoding=decoding,
-            worth=1.0 if offer is None else self.acceptance**offer.depth,
-            draft_worth=self.acceptance ** (drafts + 1) if decoding and not waiting else None,
+            worth=worth if offer == "draft" else 1.0,
+            draft_worth=worth if decoding and not waiting else None,
         )
 
     def send(self) -> None:
@@ -122,10 +122,8 @@ def test_nobody_starves_no_credit_is_lost_and_none_is_invented(
     for _ in range(20 * work):
         now = claims()
         while (slot := credits.grant(now)) is not None:
-            offer = now[slot].offer
-            assert offer is not None
-            if offer.kind == "draft":
-                certain = [c for c in now.values() if c.offer is not None and c.offer.kind == "certain"]
+            if now[slot].offer == "draft":
+                certain = [c for c in now.values() if c.offer == "certain"]
                 assert not certain, "a draft went before a certain frame"
             made[slot].send()
             pipeline.append((slot, made[slot].flying[-1]))
@@ -133,7 +131,7 @@ def test_nobody_starves_no_credit_is_lost_and_none_is_invented(
         assert len(pipeline) <= total
         if len(pipeline) < total:
             crowded = sum(c.prompts for c in now.values()) >= credits.most_prompts
-            assert all(c.offer is None or (c.offer.kind == "prompt" and crowded) for c in now.values())
+            assert all(c.offer is None or (c.offer == "prompt" and crowded) for c in now.values())
         if all(claim.decoding for claim in now.values()) and len(made) >= max(2, total):
             assert credits.drafting(now) == [], "certain work fills the pipeline"
         for slot in credits.drafting(now)[:1]:
@@ -176,9 +174,9 @@ def test_a_request_alone_has_drafts_for_every_credit_and_one_more_that_waits() -
 def test_drafts_go_to_the_requests_whose_drafts_are_right_and_depth_makes_them_equal() -> None:
     credits = Credits(8, 0.5)
     claims = {
-        0: Claim(Offer("draft", 1), in_flight=1, worth=0.3),
-        1: Claim(Offer("draft", 3), in_flight=3, worth=0.9**3),
+        0: Claim("draft", in_flight=1, worth=0.3),
+        1: Claim("draft", in_flight=3, worth=0.9**3),
     }
     assert credits.grant(claims) == 1
-    claims[1] = Claim(Offer("draft", 12), in_flight=3, worth=0.9**12)
+    claims[1] = Claim("draft", in_flight=3, worth=0.9**12)
     assert credits.grant(claims) == 0

@@ -156,7 +156,9 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     prefill_chunk: Annotated[
         AtLeastOne,
         about(
-            PIPELINE, "Prompt tokens that move through the pipeline together; whole chunks are reused by later prompts"
+            PIPELINE,
+            "Prompt tokens that move through the pipeline together; whole chunks are reused by later prompts. Short "
+            "requests pass between two chunks of a long prompt: sooner between smaller ones",
         ),
     ] = 128
     quantization: Annotated[
