@@ -198,7 +198,7 @@ class Engine:
         self._stats.sampled(number, full=full and bool(step.tokens))
         self._trace.left(number, stream, step)
         if step.tokens:
-            self._stats.verified(stream.frame_left(step, alone=len(self._running) == 1))
+            self._stats.verified(stream.frame_left(step, alone=self._alone))
             stream.rank(step, sample.probabilities)
             self._give(stream, step, sample.logprobs)
             stream.follow(step)
@@ -211,8 +211,8 @@ class Engine:
     def _decide(self, stream: Stream, step: Step) -> None:
         """What drafts from here on, now that the tokens of `step` are verified."""
         assert stream.session is not None
-        now, tokens, alone = time.monotonic(), len(step.tokens), len(self._running) == 1
-        stream.session.sampled(now, stream.cycles, tokens, rejected=step.rejected, alone=alone)
+        now, tokens = time.monotonic(), len(step.tokens)
+        stream.session.sampled(now, stream.cycles, tokens, rejected=step.rejected, alone=self._alone)
         if stream.set_shape(crowded=len(self._running) >= self._config.stages > 1):
             self._announce()  # a frame that has waited for drafts may be full now
         self._observe()
@@ -262,14 +262,18 @@ class Engine:
             frame = stream.cut()
             messages.append(frame)
             self._trace.entered(frame, stream)
-            claims[slot] = stream.claim(contested=len(claims) > 1)
+            claims[slot] = stream.claim(contested=not self._alone)
         if messages:
             self._channels.announce(messages)
         return claims
 
     def _claims(self) -> dict[int, Claim]:
-        contested = len(self._running) > 1
-        return {stream.slot: stream.claim(contested=contested) for stream in self._running}
+        return {stream.slot: stream.claim(contested=not self._alone) for stream in self._running}
+
+    @property
+    def _alone(self) -> bool:
+        """Whether one request runs."""
+        return len(self._running) == 1
 
     def _draft_ahead(self) -> bool:
         """Makes one draft if any is wanted, and returns whether there is more to do; a sample may be waiting first."""

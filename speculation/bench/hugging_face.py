@@ -17,6 +17,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from speculation.bench.analysis.cells import Answer
 from speculation.bench.contenders.hugging_face import GenerateQuestion
+from speculation.bench.prompts import chat_ids
 from workers.model.reference import load_reference
 from workers.prepare.prepare import prepare
 from workers.shared.lifecycle import die_with_parent
@@ -81,12 +82,7 @@ class Baseline:
 
     def _prompt(self, question: GenerateQuestion) -> torch.Tensor:
         """Token ids `[1, T]`."""
-        message = [{"role": "user", "content": question.text}]
-        encoded = self._tokenizer.apply_chat_template(
-            message, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-        ids: torch.Tensor = encoded["input_ids"].to(self._device)
-        return ids
+        return torch.tensor([chat_ids(self._tokenizer, question.text)], device=self._device)
 
     def _config(self, question: GenerateQuestion) -> GenerationConfig:
         sampled = question.temperature > 0

@@ -3,6 +3,7 @@
 import hashlib
 import zlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,12 @@ class Prompt(msgspec.Struct, frozen=True):
     question: str
     text: str
     seed: int
+
+
+def chat_ids(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of one user message by the chat template of a tokenizer of transformers'."""
+    message = [{"role": "user", "content": text}]
+    return list(tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"])
 
 
 class DataSet(msgspec.Struct, frozen=True):

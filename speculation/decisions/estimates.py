@@ -217,7 +217,7 @@ class Paces:
         """What is known of every time is worth little from here on: new samples say how they stand to each other."""
         for times in self._times.values():
             for figure in times.values():
-                figure.weight = min(figure.weight, _FLOOR)
+                figure.weight = _FLOOR
 
     def _scale(self, factor: float) -> None:
         for times in self._times.values():

@@ -2,28 +2,23 @@
 
 import json
 import shutil
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 from speculation.bench.analysis.cells import Answer
 from speculation.bench.configuration import LLAMA_CPP, BenchSettings
+from speculation.bench.contenders.running import together
 from speculation.bench.contenders.spawned import Spawned
+from speculation.bench.contenders.streaming import stream_lines
 from speculation.bench.near_ties import Branch
-from speculation.bench.prompts import Prompt
+from speculation.bench.prompts import Prompt, chat_ids
 from workers.shared.errors import ConfigError
 from workers.shared.processes.free_port import free_port
 
 _PROGRAM = "llama-server"
-_READY_SECONDS = 600.0
-_LOOK_SECONDS = 0.1
-_TIMEOUT = 600.0  # seconds without a byte
 _UNKNOWN = -1  # a token that was not told: the server holds back what is no whole character yet
 
 
@@ -47,39 +42,23 @@ class LlamaServer:
 
     def wait_until_ready(self) -> None:
         """Waits for /health."""
-        deadline = time.monotonic() + _READY_SECONDS
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self._port}/health", timeout=30).close()
-                return
-            except (urllib.error.URLError, OSError) as error:
-                if self._process.ended or time.monotonic() > deadline:
-                    raise ConfigError(f"{_PROGRAM} did not start:\n{self._process.tail()}") from error
-            time.sleep(_LOOK_SECONDS)
+        url = f"http://127.0.0.1:{self._port}/health"
+        self._process.await_ready(_PROGRAM, lambda: urllib.request.urlopen(url, timeout=30).close())
 
     def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
         """Answers one prompt."""
         body = self._body(prompt, temperature, max_tokens)
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT)
+        streamed = StreamedTokens()
         try:
-            sent = time.perf_counter_ns()
-            connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            if response.status != 200:
-                raise ConfigError(f"prompt {prompt.question}: {response.read().decode(errors='replace')}")
-            collected = StreamedTokens()
-            while line := response.readline():
-                collected.line(line, (time.perf_counter_ns() - sent) // 1000)
+            for line, time_us in stream_lines(self._port, "/completion", prompt.question, body):
+                streamed.line(line, time_us)
         except OSError as error:
             raise ConfigError(f"prompt {prompt.question}: {error}\n{self._process.tail()}") from error
-        finally:
-            connection.close()
-        return Answer(prompt.question, body["prompt"], collected.tokens, collected.times_us)
+        return Answer(prompt.question, body["prompt"], streamed.tokens, streamed.times_us)
 
     def answers(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> list[Answer]:
         """Answers several prompts over as many connections."""
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            return list(pool.map(lambda prompt: self.answer(prompt, temperature, max_tokens), prompts))
+        return together(lambda prompt: self.answer(prompt, temperature, max_tokens), prompts)
 
     def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
         """Never asked: its tokens are compared with nobody's."""
@@ -101,11 +80,9 @@ class LlamaServer:
         return AutoTokenizer.from_pretrained(prepare(self._settings.model), local_files_only=True)
 
     def _body(self, prompt: Prompt, temperature: float, max_tokens: int) -> dict[str, Any]:
-        message = [{"role": "user", "content": prompt.text}]
-        encoded = self._tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)
         settings = self._settings
         return {
-            "prompt": list(encoded["input_ids"]),
+            "prompt": chat_ids(self._tokenizer, prompt.text),
             "n_predict": max_tokens,
             "temperature": temperature,
             "top_k": settings.top_k,

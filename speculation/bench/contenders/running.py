@@ -1,6 +1,7 @@
 """A contender whose processes have been started."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from speculation.bench.analysis.cells import Answer
@@ -29,3 +30,9 @@ class Running(Protocol):
 
     def stop(self) -> None:
         """Takes its processes down."""
+
+
+def together(ask: Callable[[Prompt], Answer], prompts: Sequence[Prompt]) -> list[Answer]:
+    """Asks several prompts at one moment, each over a connection of its own."""
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(ask, prompts))

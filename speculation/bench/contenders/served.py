@@ -1,19 +1,17 @@
 """A group of `echelon serve`."""
 
-import contextlib
 import json
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
 from speculation.bench.analysis.cells import Answer
 from speculation.bench.configuration import BenchSettings, Contender, serve_arguments
-from speculation.bench.contenders.spawned import Spawned
+from speculation.bench.contenders.running import together
+from speculation.bench.contenders.spawned import LOOK_SECONDS, Spawned
 from speculation.bench.contenders.streaming import chat_body, stream_chat
 from speculation.bench.near_ties import Branch, bias
 from speculation.bench.prompts import Prompt
@@ -21,8 +19,7 @@ from workers.shared.errors import ConfigError
 from workers.shared.messages import Status
 from workers.shared.processes.free_port import free_port
 
-_READY_SECONDS = 600.0
-_LOOK_SECONDS = 0.1
+_ANSWER_SECONDS = 600.0
 _FRESH_SECONDS = 60.0  # figures follow within two or three seconds
 
 
@@ -42,17 +39,12 @@ class Served:
 
     def wait_until_ready(self) -> None:
         """Waits for /health, and for the first figures."""
-        deadline = time.monotonic() + _READY_SECONDS
-        while True:
-            with contextlib.suppress(urllib.error.URLError, OSError, ConfigError):
-                self._get("/health")
-                self._look()  # the figures come a moment later
-                return
-            if self._launcher.ended:
-                raise ConfigError(f"`echelon serve` did not start:\n{self._launcher.tail()}")
-            if time.monotonic() > deadline:
-                raise ConfigError(f"`echelon serve` was not ready after {_READY_SECONDS:g} s:\n{self._launcher.tail()}")
-            time.sleep(_LOOK_SECONDS)
+
+        def look() -> None:
+            self._get("/health")
+            self._look()  # the figures come a moment later
+
+        self._launcher.await_ready("`echelon serve`", look)
 
     def answer(self, prompt: Prompt, temperature: float, max_tokens: int) -> Answer:
         """Answers one prompt over HTTP."""
@@ -64,8 +56,7 @@ class Served:
 
     def answers(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> list[Answer]:
         """Answers several prompts over as many connections."""
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            return list(pool.map(lambda prompt: self.answer(prompt, temperature, max_tokens), prompts))
+        return together(lambda prompt: self.answer(prompt, temperature, max_tokens), prompts)
 
     def prefers(self, branch: Branch, prompt: Prompt, temperature: float) -> bool:
         """Asks for one token, by token ids."""
@@ -85,7 +76,7 @@ class Served:
             self._url("/v1/completions"), json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=_READY_SECONDS) as response:
+            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as response:
                 choice = json.load(response)["choices"][0]
         except OSError as error:
             raise ConfigError(f"prompt {prompt.question}: {error}\n{self._launcher.tail()}") from error
@@ -102,7 +93,7 @@ class Served:
         while changes < 2 or last.running or last.waiting:
             if time.monotonic() > deadline:
                 raise ConfigError(f"the engine's figures do not change any more\n{self._launcher.tail()}")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
             look = self._look()
             changes += look.number != last.number
             last = look

@@ -5,12 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from workers.shared.errors import ConfigError
 from workers.shared.lifecycle import PARENT_VARIABLE
 from workers.shared.options.sources import without_options
 
+LOOK_SECONDS = 0.1
+_READY_SECONDS = 600.0
 _GRACE_SECONDS = 15.0
 
 
@@ -62,6 +66,19 @@ class Spawned:
     def tail(self, lines: int = 15) -> str:
         """The end of its log."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+
+    def await_ready(self, name: str, look: Callable[[], None]) -> None:
+        """Returns once `look` does not fail; raises `ConfigError` with the end of its log where it never will."""
+        deadline = time.monotonic() + _READY_SECONDS
+        while True:
+            with contextlib.suppress(OSError, ConfigError):
+                look()
+                return
+            if self.ended:
+                raise ConfigError(f"{name} did not start:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise ConfigError(f"{name} was not ready after {_READY_SECONDS:g} s:\n{self.tail()}")
+            time.sleep(LOOK_SECONDS)
 
     def stop(self) -> None:
         """Ends it, by force where it takes too long."""

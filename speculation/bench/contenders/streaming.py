@@ -1,7 +1,8 @@
-"""One streamed chat completion over HTTP, with the time at which each token arrived."""
+"""Streams over HTTP, with the time at which each token arrived."""
 
 import json
 import time
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from typing import Any
 
@@ -30,24 +31,33 @@ def chat_body(prompt: Prompt, settings: BenchSettings, *, max_tokens: int, tempe
     }
 
 
-def stream_chat(port: int, question: str, body: dict[str, Any]) -> Answer:
-    """Sends `body` to the server on this machine's `port` and collects the stream.
+def stream_lines(port: int, path: str, question: str, body: dict[str, Any]) -> Iterator[tuple[bytes, int]]:
+    """Posts `body` to the server on this machine's `port`; each line of its answer, and microseconds since it was sent.
 
-    Raises `ConfigError` with the server's words where it refuses or fails.
+    Raises `ConfigError` with the server's words where it refuses.
     """
     connection = HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT)
     try:
         sent = time.perf_counter_ns()
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         if response.status != 200:
             raise ConfigError(f"prompt {question}: {response.read().decode(errors='replace')}")
-        collected = Collected(question)
         while line := response.readline():
-            collected.line(line, (time.perf_counter_ns() - sent) // 1000)
-        return collected.answer()
+            yield line, (time.perf_counter_ns() - sent) // 1000
     finally:
         connection.close()
+
+
+def stream_chat(port: int, question: str, body: dict[str, Any]) -> Answer:
+    """Sends `body` to `echelon serve` on this machine's `port` and collects the stream.
+
+    Raises `ConfigError` with the server's words where it refuses or fails.
+    """
+    collected = Collected(question)
+    for line, time_us in stream_lines(port, "/v1/chat/completions", question, body):
+        collected.line(line, time_us)
+    return collected.answer()
 
 
 class Collected:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from workers.model.linear.channels import ChannelLinear
 from workers.model.linear.four_bit import ROWS_TOGETHER, FourBitLinear
 from workers.model.linear.groups import Groups
-from workers.model.linear.layouts import Parts, column_order, read_groups, read_rows, unpack
+from workers.model.linear.layouts import Parts, column_order, read_groups, unpack
 from workers.model.linear.whole import HalfLinear, PackedEmbedding, UnpackingLinear
 from workers.shared.errors import ConfigError
 from workers.shared.packed.weight import Form, PackedWeight
@@ -44,15 +44,11 @@ def packed_embedding(weight: PackedWeight, parts: Parts, dtype: torch.dtype, sca
     Raises `ConfigError` where weights are not all numbers.
     """
     rows, columns = weight.shape
+    embedding = PackedEmbedding(weight, {name: part.clone() for name, part in parts.items()}, dtype, scale)
     step = max(_CHUNK // columns, 1)
     for start in range(0, rows, step):
-        stop = min(start + step, rows)
-        if weight.layout == "whole":
-            ((_, held),) = parts.items()
-            _checked(held[start:stop], weight)
-        else:
-            _checked(read_rows(weight, parts, start, stop), weight)
-    return PackedEmbedding(weight, {name: part.clone() for name, part in parts.items()}, dtype, scale)
+        _checked(embedding.rows(slice(start, start + step)), weight)
+    return embedding
 
 
 def has_products() -> bool:

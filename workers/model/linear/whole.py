@@ -50,7 +50,11 @@ class PackedEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Ids [1, T] to embeddings [1, T, hidden]."""
-        rows = self._rows[tokens[0]]
-        if self._weight.layout != "whole":  # which is rounded where it is the head, too, but not here
-            rows = read_rows(self._weight, {self._name: rows}, 0, len(rows))
-        return rows.to(self._dtype)[None] * self._scale
+        return self.rows(tokens[0]).to(self._dtype)[None] * self._scale
+
+    def rows(self, which: Tensor | slice) -> Tensor:
+        """Some rows, [rows, hidden], as they are stored but unpacked."""
+        rows = self._rows[which]
+        if self._weight.layout == "whole":  # which is rounded where it is the head, too, but not here
+            return rows
+        return read_rows(self._weight, {self._name: rows}, 0, len(rows))
