@@ -175,21 +175,33 @@ def visible_depth(rule: MaskRule, stages: int, fill: int, query_depth: int, dist
 
 
 class ChainRow(NamedTuple):
-    """A row of a draft in training: the token `depth` positions before the newest, with the features of that depth.
+    """A row of a draft in training: the token `back` positions before the newest, with the features of `depth`.
 
-    It sees the rows of its own chain at depths `depth`..`last`, and the finished rows of all tokens before those.
+    It sees the chain's rows from its own `back` to `last`, and the finished rows of all tokens before those.
     """
 
+    back: int
     depth: int
     last: int
 
 
-def chain_rows(rule: MaskRule, stages: int, fill: int) -> tuple[ChainRow, ...]:
-    """The unfinished rows that one draft depends on, newest first.
+def chain_rows(stages: int, since: int, width: int = 1) -> tuple[ChainRow, ...]:
+    """The unfinished rows that one draft depends on, newest first, where the origin is `since` - 1 tokens back.
 
-    In training form there is a row for every depth and position. A row of depth d at position t - d sees, of unfinished
-    rows, only those of depth d' at t - d': those that the same draft of position t + 1 computes at inference. Hence
-    drafts share nothing but the finished rows, and each can be trained on its own, with its own split and fill.
+    Each sees all of them that are older, so those of one draft of a frame hold what its earlier drafts depend on.
+    Drafts of different frames share nothing but the finished rows: each frame can be trained on its own, with a split,
+    a width and an origin of its own.
+    """
+    newest = since - 1
+    plan = plan_draft(stages, 0, newest, 0, width)
+    rows = [row for row in plan.rows if row.depth < stages]
+    return tuple(ChainRow(newest - row.position, row.depth, len(rows) - 1) for row in reversed(rows))
+
+
+def authors_chain_rows(stages: int, fill: int) -> tuple[ChainRow, ...]:
+    """The rows of a draft of one token a frame by the authors' mask, with `fill` tokens in flight, 1..stages.
+
+    A row of depth d at position t - d sees, of unfinished rows, only those of depth d' at t - d'.
     """
     if not 1 <= fill <= stages:
         raise ValueError(f"fill {fill} of {stages} stages")
@@ -199,18 +211,14 @@ def chain_rows(rule: MaskRule, stages: int, fill: int) -> tuple[ChainRow, ...]:
         if depth > reach:
             break
         seen = depth
-        while seen + 1 < stages and visible_depth(rule, stages, fill, depth, seen + 1 - depth) == seen + 1:
+        while seen + 1 < stages and visible_depth(MaskRule.AUTHORS, stages, fill, depth, seen + 1 - depth) == seen + 1:
             seen += 1
-        rows.append(ChainRow(depth, seen))
+        rows.append(ChainRow(depth, depth, seen))
         reach = max(reach, seen)
     return tuple(rows)
 
 
-def fill_weights(stages: int, acceptance: float) -> tuple[float, ...]:
-    """Share of verified drafts that were drafted with 1, 2, ..., `stages` tokens in flight.
-
-    Each rejection starts a run of drafts with 1, 2, ... tokens in flight, and a draft is verified if all before it in
-    the run were accepted, which happens with probability `acceptance` each.
-    """
-    growing = [(1 - acceptance) * acceptance ** (fill - 1) for fill in range(1, stages)]
-    return (*growing, acceptance ** (stages - 1))
+def steady_since(stages: int, width: int, since: int) -> int:
+    """The smallest distance from the origin with the rows of `since`: where frames are full, they repeat."""
+    full = stages * width
+    return since if since < full else full + (since - full) % width

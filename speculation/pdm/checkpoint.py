@@ -41,6 +41,22 @@ def read_config(folder: Path) -> ModuleConfig:
         raise ConfigError(f"{folder / 'config.json'}: {error}; --draft-module takes a draft module folder") from error
 
 
+def take_weights(module: DraftModule, folder: Path) -> None:
+    """Copies the trained weights of the draft module in `folder` into `module`, as a start for more training.
+
+    Raises `ConfigError` where they are of another shape, or for another target, naming what differs.
+    """
+    saved = read_config(folder)
+    mine, theirs = (
+        msgspec.structs.asdict(msgspec.structs.replace(of, sha256=None, stages=())) for of in (module.config, saved)
+    )
+    if changed := sorted(name for name in mine if mine[name] != theirs[name]):
+        raise ConfigError(f"--start {folder}: that module has another {', '.join(changed)}")
+    tensors = _read_weights(folder / WEIGHTS)
+    _check_sum(folder, saved, tensors)
+    fill_module(module, tensors, str(folder))
+
+
 def load_module(folder: Path, target: Path, target_name: str) -> DraftModule:
     """The module in `folder`, float32 on the CPU, for the target in the model folder `target`.
 
@@ -54,12 +70,16 @@ def load_module(folder: Path, target: Path, target_name: str) -> DraftModule:
     module = DraftModule(config, target_config, read_final_norm(target, target_config))
     tensors = _read_weights(folder / WEIGHTS)
     fill_module(module, tensors, str(folder))
-    if saved.sha256 not in (None, checksum(config, tensors)):
+    _check_sum(folder, saved, tensors)
+    module.borrow(partial(read_tensor, target), read_head(target))
+    return module
+
+
+def _check_sum(folder: Path, saved: ModuleConfig, tensors: dict[str, Tensor]) -> None:
+    if saved.sha256 not in (None, checksum(msgspec.structs.replace(saved, sha256=None), tensors)):
         raise ConfigError(
             f"{folder / WEIGHTS}: damaged, or of another config.json: its checksum is not the one that was written"
         )
-    module.borrow(partial(read_tensor, target), read_head(target))
-    return module
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

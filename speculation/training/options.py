@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from speculation.decisions.features import MaskRule
+from speculation.pdm.checkpoint import read_config
 from speculation.training.settings import KindName, TrainingSettings
 from workers.shared.errors import ConfigError
 from workers.shared.options.declared import AtLeastOne, NotNegative, Share, about
@@ -62,6 +63,10 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     unroll: Annotated[AtLeastOne, about(_MODULE, "Of a draft head: drafts of a round")] = 4
     decay: Annotated[float, about(_MODULE, "Of a draft head: weight of a draft, in that of the one before")] = 0.8
     init_layers: Annotated[str, about(_MODULE, "Target layers to start from, such as 28,29; 'last' or 'none'")] = "last"
+    start: Annotated[
+        Path | None,
+        about(_MODULE, "Folder of a draft module of the same shape, whose weights are trained on", metavar="DIR"),
+    ] = None
     frozen_layers: Annotated[int, about(_MODULE, "Last layers that stay the target's, and are not stored")] = 0
     init_projections: Annotated[Literal["fit", "identity", "normal"], about(_MODULE, "How projections start")] = "fit"
     draft_vocab: Annotated[int, about(_MODULE, "Size of the draft vocabulary, built from the data; 0: all tokens")] = 0
@@ -70,6 +75,9 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
         tuple[tuple[int, ...], ...], about(_PIPELINE, "A fixed split, instead of --stages; may be given several times")
     ] = ()
     uneven: Annotated[float, about(_PIPELINE, "Share of random splits, with --stages")] = 0.5
+    tokens_per_frame: Annotated[
+        tuple[int, ...], about(_PIPELINE, "Tokens of a frame, of a draft module, such as 1,2,4; drawn for each example")
+    ] = (1,)
     acceptance: Annotated[float, about(_PIPELINE, "Expected acceptance; decides how often each fill is drawn")] = 0.6
     mask: Annotated[
         MaskRule,
@@ -158,6 +166,7 @@ def settings_of(options: TrainOptions, target_name: str, target_layers: int) -> 
         layer_type=options.layer_type,
         head=options.head,
         init_layers=init_layers(options.init_layers, layers, target_layers, options.layer_type),
+        start=None if options.start is None else read_config(options.start).sha256,
         frozen_layers=options.frozen_layers,
         init_projections=options.init_projections,
         draft_vocab=options.draft_vocab,
@@ -166,6 +175,7 @@ def settings_of(options: TrainOptions, target_name: str, target_layers: int) -> 
         unroll=options.unroll,
         decay=options.decay,
         uneven=options.uneven,
+        tokens_per_frame=options.tokens_per_frame,
         acceptance=options.acceptance,
         mask=options.mask,
         positions=options.positions,

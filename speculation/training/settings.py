@@ -24,11 +24,13 @@ class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head: HeadType = "own"  # trained, or the target's frozen rows
     init_layers: tuple[int, ...] = ()  # target layers that the tower starts from; none: random
     frozen_layers: int = 0  # the last so many of them stay as they are, and are not stored
+    start: str | None = None  # checksum of the module whose weights are trained on
     init_projections: Literal["fit", "identity", "normal"] = "fit"
     draft_vocab: int = 0  # 0: the target's whole vocabulary
     stages: tuple[int, ...] = ()  # numbers of stages drawn from, each with the balanced split or a random one
     splits: tuple[tuple[int, ...], ...] = ()  # or these splits and no others
     uneven: float = 0.5  # share of random splits, with `stages`
+    tokens_per_frame: tuple[int, ...] = (1,)  # widths of frames drawn from
     acceptance: float = 0.6  # decides how often each fill is drawn
     mask: MaskRule = MaskRule.CORRECTED
     unroll: int = 4  # of draft heads: drafts of a round, each from what the one before was made of
@@ -60,6 +62,11 @@ class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"--stages {min(self.stages)}: a draft module needs at least 2 stages")
         if any(len(split) < 2 for split in self.splits):
             raise ConfigError("--split: a draft module needs at least 2 stages")
+        wide = self.tokens_per_frame != (1,)
+        if not self.tokens_per_frame or min(self.tokens_per_frame) < 1:
+            raise ConfigError(f"--tokens-per-frame {list(self.tokens_per_frame)}: give numbers of at least 1")
+        if wide and (self.kind != "pdm" or self.mask is not MaskRule.CORRECTED):
+            raise ConfigError("--tokens-per-frame other than 1 is for --kind pdm with --mask corrected")
         if self.init_layers and len(self.init_layers) != self.layers:
             raise ConfigError(f"--init-layers names {len(self.init_layers)} layers, but --layers is {self.layers}")
         if self.init_layers and self.layer_type != "target":

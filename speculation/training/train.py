@@ -88,7 +88,9 @@ def train(options: TrainOptions, arguments: Sequence[str], signals: StopSignals)
         return True
     learner = KINDS[settings.kind](settings, options.model, examples, device)
     teacher = build_teacher(options, identity, learner.states, examples, device, world)
-    learner.begin(teacher, fresh=checkpoint is None)
+    if options.start is not None and checkpoint is None:
+        learner.start(options.start)
+    learner.begin(teacher, fresh=checkpoint is None and options.start is None)
     trainer = Trainer(
         settings,
         learner,

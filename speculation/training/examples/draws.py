@@ -4,13 +4,21 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from speculation.decisions.features import FeatureMap, MaskRule, RowRule, chain_rows, fill_weights
+from speculation.decisions.features import (
+    ChainRow,
+    FeatureMap,
+    MaskRule,
+    RowRule,
+    authors_chain_rows,
+    chain_rows,
+    steady_since,
+)
 from workers.decisions.split import balance
 
 
 @dataclass(frozen=True)
 class ChainRowAt:
-    """An unfinished row of one draft: absolute position, feature type, and what it sees.
+    """An unfinished row of a chain: absolute position, feature type, and what it sees.
 
     It sees the chain's own rows `own`, given by their place in the chain (0 is the newest token), and the finished
     rows of positions 0..finished - 1.
@@ -24,7 +32,7 @@ class ChainRowAt:
 
 @dataclass(frozen=True)
 class Chain:
-    """All unfinished rows of one draft, newest first; the output of the first row predicts position newest + 1.
+    """All unfinished rows of the drafts of one frame, newest first; the output of a row predicts the next position.
 
     Of an exit head there are none: its newest row is a finished one.
     """
@@ -32,6 +40,7 @@ class Chain:
     newest: int  # position
     rows: tuple[ChainRowAt, ...]
     final_kind: int  # feature type of finished rows
+    drafts: int = 1  # so many outputs count, from the newest row's on
 
     @property
     def finished(self) -> int:
@@ -39,14 +48,31 @@ class Chain:
         return max((row.finished for row in self.rows), default=self.newest + 1)
 
 
-def build_chain(features: FeatureMap, newest: int, fill: int, rule: MaskRule = MaskRule.CORRECTED) -> Chain:
-    """The chain of the draft after position `newest`, with `fill` tokens in flight."""
-    unfinished = chain_rows(rule, features.stages, fill) if features.first < features.last else ()
+def build_chain(
+    features: FeatureMap,
+    newest: int,
+    since: int,
+    rule: MaskRule = MaskRule.CORRECTED,
+    *,
+    width: int = 1,
+    drafts: int = 1,
+) -> Chain:
+    """The chain of the draft after position `newest`, which is number `since` of its epoch (1: the origin).
+
+    `width` is the number of tokens of a frame, `drafts` how many drafts of the frame count; the authors' rule is for
+    frames of one token.
+    """
+    if features.first == features.last:
+        unfinished: tuple[ChainRow, ...] = ()
+    elif rule is MaskRule.CORRECTED:
+        unfinished = chain_rows(features.stages, steady_since(features.stages, width, since), width)
+    else:
+        unfinished = authors_chain_rows(features.stages, min(features.stages, since))
     rows = tuple(
-        ChainRowAt(newest - row.depth, features.kind(row.depth), range(row.depth, row.last + 1), newest - row.last)
+        ChainRowAt(newest - row.back, features.kind(row.depth), range(row.back, row.last + 1), newest - row.last)
         for row in unfinished
     )
-    return Chain(newest, rows, features.final_kind)
+    return Chain(newest, rows, features.final_kind, drafts)
 
 
 def random_split(rng: random.Random, layers: int, head: float, stages: int) -> tuple[int, ...]:
@@ -100,10 +126,16 @@ class SplitDraw:
         return FeatureMap(self._anchors, random_split(rng, self._layers, self._head, usual.stages))
 
 
-def draw_fill(rng: random.Random, stages: int, acceptance: float, since_origin: int) -> int:
-    """Tokens in flight; no more than there are after the prompt (`since_origin`, the newest included)."""
-    (fill,) = rng.choices(range(1, stages + 1), fill_weights(stages, acceptance))
-    return min(fill, since_origin)
+def draw_since(rng: random.Random, acceptance: float, most: int) -> int:
+    """How many tokens a verified draft has behind it in its epoch, the origin included: 1..`most`.
+
+    A draft is verified if all before it in its epoch were accepted, each with probability `acceptance`; an epoch is as
+    old as the prompt at most.
+    """
+    since = 1
+    while since < most and rng.random() < acceptance:
+        since += 1
+    return since
 
 
 def draw_chains(
@@ -114,11 +146,20 @@ def draw_chains(
     share: float,
     acceptance: float,
     rule: MaskRule,
+    width: int = 1,
 ) -> list[Chain]:
-    """Chains for about `share` of the positions `newest` of one example, whose first is the first after the prompt."""
-    return [
-        build_chain(features, position, draw_fill(rng, features.stages, acceptance, position - newest.start + 1), rule)
-        for position in newest
+    """Chains for about `share` of the positions `newest` of one example, whose first is the first after the prompt.
+
+    With frames of several tokens a chain has all drafts of the frame that are of this example.
+    """
+    chains = []
+    for position in newest:
         # The authors' rule reaches back further than the tokens in flight, so it needs that many tokens.
-        if rng.random() < share and (rule is MaskRule.CORRECTED or position >= features.stages)
-    ]
+        if rng.random() * width >= share or (rule is MaskRule.AUTHORS and position < features.stages):
+            continue
+        since = draw_since(rng, acceptance, position - newest.start + 1)
+        place = since % width  # in its frame; the first of an epoch's first frame is its origin, and no draft
+        after = min(width - 1 - place, newest.stop - 1 - position)
+        drafts = min(place + 1, since) + after
+        chains.append(build_chain(features, position + after, since + after, rule, width=width, drafts=drafts))
+    return chains

@@ -2,8 +2,7 @@
 
 Rows are, first, the finished rows of every example in time order, all of one feature type, then the chains' rows
 example by example. A finished row sees the finished rows up to itself; a chain row sees finished rows and at most as
-many rows of its own chain as there are stages. So a row has at most S + n keys, and the cost is the one of drafting
-each position once.
+many rows of its own chain as there are in flight. So the cost is the one of drafting each position once.
 """
 
 from collections.abc import Sequence
@@ -23,8 +22,8 @@ class Segment:
     """What the chain rows of one example see."""
 
     unfinished_mask: Tensor  # bool [chain rows, finished rows]: not visible
-    own: Tensor  # int64 [chain rows, stages], indices of chain rows
-    own_mask: Tensor  # bool [chain rows, stages]: not visible
+    own: Tensor  # int64 [chain rows, longest chain], indices of chain rows
+    own_mask: Tensor  # bool [chain rows, longest chain]: not visible
 
 
 class PackedRows:
@@ -54,8 +53,9 @@ class PackedRows:
             own: list[list[int]] = []
             base = 0
             for chain in example:
-                newest_row.append(finished_total + len(chain_index) + base if chain.rows else first + chain.newest)
-                newest_index.append(offset + chain.newest)
+                newest = finished_total + len(chain_index) + base if chain.rows else first + chain.newest
+                newest_row.extend(range(newest, newest + chain.drafts))
+                newest_index.extend(offset + chain.newest - back for back in range(chain.drafts))
                 own.extend([base + place for place in row.own] + [-1] * (width - len(row.own)) for row in chain.rows)
                 base += len(chain.rows)
             chain_index.extend(offset + row.position for row in rows)
@@ -81,7 +81,7 @@ class PackedRows:
         self._positions = torch.tensor(finished_position + chain_position, device=device)
         self._length = max(finished_position + chain_position) + 1
         self._newest_row = torch.tensor(newest_row, device=device)
-        self.newest = torch.tensor(newest_index, device=device)  # [chains], indices of tokens
+        self.newest = torch.tensor(newest_index, device=device)  # [drafts], indices of tokens
         self.rows = finished_total + len(chain_index)
 
     @property
@@ -90,7 +90,7 @@ class PackedRows:
         return self._positions[None]
 
     def forward(self, module: DraftModule, anchors: Tensor) -> Tensor:
-        """Tower outputs `[chains, H]` at the newest token of every chain; `anchors` is `[tokens, anchors, H]`."""
+        """Tower outputs `[drafts, H]` at the token before every draft; `anchors` is `[tokens, anchors, H]`."""
         rows = module.mixed_features(self._kinds, anchors[self._index])
         tables = module.rotary.tables(self._length, rows.dtype, rows.device)
         hidden = module.tower(rows, tables.rows(self._positions), self)

@@ -28,6 +28,9 @@ class Learner(Protocol):
     def states(self) -> tuple[int, ...]:
         """The target's hidden states that it needs, by index, in the order in which the teacher is to give them."""
 
+    def start(self, folder: Path) -> None:
+        """Takes the weights of what was trained before; raises `ConfigError` where they do not fit."""
+
     def begin(self, teacher: Teacher, *, fresh: bool) -> None:
         """Learns from `teacher` from now on; `fresh`: weights that depend on it are to be made first."""
 

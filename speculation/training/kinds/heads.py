@@ -20,6 +20,7 @@ from speculation.training.kinds.unrolled import Unrolled
 from speculation.training.loss import DraftLoss, Score
 from speculation.training.settings import TrainingSettings
 from speculation.training.teacher import Targets, Teacher
+from workers.shared.errors import ConfigError
 from workers.shared.model_files.facts import head_dim
 from workers.shared.model_files.tensor_sizes import EMBEDDING
 
@@ -99,6 +100,10 @@ class HeadLearner:
         """The embedding, the head's hidden states, and what `fc` is fitted to."""
         fits = self._settings.init_projections == "fit" and self._wanted not in self.network.anchors
         return (0, *self.network.anchors, self._wanted) if fits else (0, *self.network.anchors)
+
+    def start(self, folder: Path) -> None:
+        """See `Learner`."""
+        raise ConfigError(f"--start {folder} is not for --kind {self._settings.kind}: it takes a draft module")
 
     def begin(self, teacher: Teacher, *, fresh: bool) -> None:
         """See `Learner`: `fc` starts as the best linear guess of what the target's last layer reads."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from speculation.decisions.features import RowRule, check_anchors
-from speculation.pdm.checkpoint import save_module
+from speculation.pdm.checkpoint import save_module, take_weights
 from speculation.pdm.config import ModuleConfig
 from speculation.pdm.module import DraftModule
 from speculation.pdm.target import read_final_norm, read_head, read_target_config
@@ -96,6 +96,10 @@ class ModuleLearner:
         fits = self._settings.init_projections == "fit" and self._wanted not in anchors
         return (*anchors, self._wanted) if fits else anchors
 
+    def start(self, folder: Path) -> None:
+        """See `Learner`."""
+        take_weights(self.network, folder)
+
     def begin(self, teacher: Teacher, *, fresh: bool) -> None:
         """See `Learner`."""
         self._teacher = teacher
@@ -103,7 +107,7 @@ class ModuleLearner:
             fit_projections(self.network, teacher, self._examples, self._wanted)
 
     def learn(self, rng: random.Random, batch: Sequence[int]) -> Score:
-        """See `Learner`; a split is drawn for each example, and a fill for each draft."""
+        """See `Learner`; a split and a width of frames are drawn for each example, and an origin for each frame."""
         settings = self._settings
         chains = [
             draw_chains(
@@ -113,6 +117,7 @@ class ModuleLearner:
                 share=settings.positions,
                 acceptance=settings.acceptance,
                 rule=settings.mask,
+                width=rng.choice(settings.tokens_per_frame),
             )
             for index in batch
         ]
@@ -136,6 +141,7 @@ class ModuleLearner:
             self._examples,
             indices,
             self._splits.usual,
+            widths=self._settings.tokens_per_frame,
             autocast=self._settings.autocast,
         )
 

@@ -101,6 +101,35 @@ def test_training_equals_inference(
         assert (dense - drafted).abs().max() <= TOLERANCE
 
 
+@pytest.mark.parametrize("width", [2, 3])
+@pytest.mark.parametrize("split", SPLITS)
+@torch.no_grad()
+def test_training_equals_inference_in_frames_of_several_tokens(
+    target_config: LlamaConfig, split: tuple[int, ...], width: int
+) -> None:
+    """All drafts of a frame, from one chain; what a row does not own is poisoned at inference."""
+    module = random_module(target_config, 2)
+    features = FeatureMap(ANCHORS, split)
+    anchors = random_anchors(module, 20)
+    last = len(anchors) - 1
+    for since in range(1, last):
+        origin = last - since + 1
+        drafts = min(since, since % width + 1)
+        chain = build_chain(features, last, since, width=width, drafts=drafts)
+        packed = PackedRows([[chain]], [0], "cpu")
+        trained = module.logits(packed.forward(module, anchors))
+        assert packed.newest.tolist() == list(range(last, last - drafts, -1))
+        runtime = DraftRuntime(module, split, len(anchors) + 1, width)
+        runtime.extend(anchors[: origin - 1])
+        for newest in range(last - drafts + 1, last + 1):
+            plan = runtime.plan(origin, newest)
+            brought = anchors[plan.rows[0].position : newest + 1].clone()
+            for row, at in zip(brought, plan.rows, strict=True):
+                row[features.kind(at.depth) + 1 :] = float("nan")
+            drafted = runtime.draft(plan, brought)
+            assert (trained[last - newest] - drafted).abs().max() <= TOLERANCE
+
+
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @torch.no_grad()
 def test_the_authors_rule_differs_in_partly_filled_pipelines(target_config: LlamaConfig, layers: int) -> None:

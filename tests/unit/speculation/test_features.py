@@ -11,12 +11,13 @@ from speculation.decisions.features import (
     FeatureMap,
     MaskRule,
     Row,
+    authors_chain_rows,
     auto_anchors,
     chain_rows,
     check_anchors,
     check_fixed_stages,
-    fill_weights,
     plan_draft,
+    steady_since,
     visible_depth,
 )
 from speculation.decisions.taps import columns_of_stages
@@ -250,10 +251,10 @@ class TestMasks:
             needed.add((depth, position))
             seen = [(visible_depth(rule, stages, fill, depth, position - at), at) for at in range(position + 1)]
             waiting += [(other, at) for other, at in seen if other < stages]
-        chain = chain_rows(rule, stages, fill)
-        assert needed == {(row.depth, newest - row.depth) for row in chain}
+        chain = chain_rows(stages, fill) if rule is MaskRule.CORRECTED else authors_chain_rows(stages, fill)
+        assert needed == {(row.depth, newest - row.back) for row in chain}
         for row in chain:
-            position = newest - row.depth
+            position = newest - row.back
             own = [
                 at for at in range(position + 1) if visible_depth(rule, stages, fill, row.depth, position - at) < stages
             ]
@@ -262,27 +263,35 @@ class TestMasks:
     @given(st.integers(2, 8), st.data())
     def test_the_corrected_chain_holds_the_tokens_in_flight(self, stages: int, data: st.DataObject) -> None:
         fill = data.draw(st.integers(1, stages))
-        assert [(row.depth, row.last) for row in chain_rows(MaskRule.CORRECTED, stages, fill)] == [
-            (depth, fill - 1) for depth in range(fill)
-        ]
+        assert chain_rows(stages, fill) == tuple((depth, depth, fill - 1) for depth in range(fill))
+
+    @given(st.integers(2, 8), st.integers(1, 5), st.integers(1, 100))
+    def test_rows_of_wide_frames_are_those_of_the_plan_and_repeat(self, stages: int, width: int, since: int) -> None:
+        newest = 200
+        plan = plan_draft(stages, newest - since + 1, newest, 0, width)
+        chain = chain_rows(stages, since, width)
+        unfinished = [row for row in plan.rows if row.depth < stages]
+        assert [(newest - row.back, row.depth) for row in reversed(chain)] == unfinished
+        assert {row.last for row in chain} == {len(chain) - 1}
+        assert [row.back for row in chain] == list(range(len(chain)))
+        assert steady_since(stages, width, since) <= since
+        assert chain_rows(stages, steady_since(stages, width, since), width) == chain
+
+    @given(st.integers(2, 8), st.integers(1, 5), st.integers(0, 20), st.data())
+    def test_drafts_of_a_frame_share_their_rows(self, stages: int, width: int, frame: int, data: st.DataObject) -> None:
+        last = (frame + 1) * width - 1
+        since = data.draw(st.integers(max(1, frame * width), max(1, last)))
+        later, earlier = chain_rows(stages, max(1, last), width), chain_rows(stages, since, width)
+        gone = max(1, last) - since
+        assert [(row.back - gone, row.depth) for row in later[gone:]] == [(row.back, row.depth) for row in earlier]
 
     @pytest.mark.parametrize("stages", range(2, 7))
     def test_the_rules_differ_only_in_partly_filled_pipelines(self, stages: int) -> None:
         for fill in range(1, stages + 1):
-            same = chain_rows(MaskRule.CORRECTED, stages, fill) == chain_rows(MaskRule.AUTHORS, stages, fill)
+            same = chain_rows(stages, fill) == authors_chain_rows(stages, fill)
             assert same == (fill in (1, stages))
 
     @pytest.mark.parametrize("fill", [0, 5])
     def test_impossible_fills_are_refused(self, fill: int) -> None:
         with pytest.raises(ValueError, match="of 4 stages"):
-            chain_rows(MaskRule.CORRECTED, 4, fill)
-
-
-@given(st.integers(2, 8), st.floats(0, 1))
-def test_fill_weights_are_the_shares_of_runs(stages: int, acceptance: float) -> None:
-    weights = fill_weights(stages, acceptance)
-    assert len(weights) == stages
-    assert sum(weights) == pytest.approx(1)
-    # The chance that a run is at least as long as `fill`, divided by the mean length of a run.
-    longer = [sum(weights[fill:]) for fill in range(stages)]
-    assert longer == pytest.approx([acceptance**fill for fill in range(stages)])
+            authors_chain_rows(4, fill)

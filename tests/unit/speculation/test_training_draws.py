@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from speculation.decisions.features import FeatureMap, MaskRule
 from speculation.training.examples.batches import batches
 from speculation.training.examples.data import Example, is_held_out
-from speculation.training.examples.draws import SplitDraw, build_chain, draw_chains, draw_fill, random_split
+from speculation.training.examples.draws import SplitDraw, build_chain, draw_chains, draw_since, random_split
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 100), st.integers(0, 3))
@@ -59,9 +59,16 @@ def test_drawn_splits() -> None:
     assert {fixed.draw(rng).split for _ in range(20)} == {(20, 10)}
 
 
-@given(st.integers(), st.integers(2, 8), st.integers(1, 20))
-def test_no_more_tokens_in_flight_than_since_the_prompt(seed: int, stages: int, since: int) -> None:
-    assert 1 <= draw_fill(random.Random(seed), stages, 0.7, since) <= min(stages, since)
+@given(st.integers(), st.floats(0, 1), st.integers(1, 20))
+def test_an_epoch_is_no_older_than_the_prompt(seed: int, acceptance: float, most: int) -> None:
+    assert 1 <= draw_since(random.Random(seed), acceptance, most) <= most
+
+
+def test_verified_drafts_are_as_far_from_their_origin_as_runs_of_accepted_ones_go() -> None:
+    rng = random.Random(0)
+    drawn = [draw_since(rng, 0.6, 50) for _ in range(20_000)]
+    for longer in range(1, 5):
+        assert sum(since > longer for since in drawn) / len(drawn) == pytest.approx(0.6**longer, abs=0.01)
 
 
 @given(st.integers(2, 6), st.sampled_from(MaskRule), st.data())
@@ -89,6 +96,30 @@ def test_chains_of_an_example(rule: MaskRule) -> None:
     assert every == draw_chains(random.Random(0), features, newest, share=1, acceptance=0.5, rule=rule)
     some = draw_chains(random.Random(0), features, range(2, 2002), share=0.25, acceptance=0.5, rule=rule)
     assert 400 < len(some) < 600
+
+
+@given(st.integers(0, 1000), st.integers(2, 5), st.integers(1, 5), st.integers(1, 30))
+def test_drafts_of_wide_frames_are_of_the_example_and_of_one_frame(
+    seed: int, stages: int, width: int, length: int
+) -> None:
+    features = FeatureMap((0, 1, 3), (2,) * stages)
+    newest = range(5, 5 + length)
+    chains = draw_chains(
+        random.Random(seed), features, newest, share=1, acceptance=0.7, rule=MaskRule.CORRECTED, width=width
+    )
+    for chain in chains:
+        assert 1 <= chain.drafts <= width
+        assert chain.newest - chain.drafts + 1 in newest
+        assert chain.newest in newest
+        assert {row.kind for row in chain.rows[: chain.drafts - 1]} <= {0}  # of the frame that is being drafted
+
+
+def test_wide_frames_are_drawn_as_often_as_makes_the_share() -> None:
+    features = FeatureMap((0, 4), (4, 4))
+    chains = draw_chains(
+        random.Random(0), features, range(2, 8002), share=0.5, acceptance=0.8, rule=MaskRule.CORRECTED, width=4
+    )
+    assert sum(chain.drafts for chain in chains) == pytest.approx(0.5 * 8000, rel=0.1)
 
 
 def test_positions_that_are_drafted_from() -> None:
