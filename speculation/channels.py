@@ -35,7 +35,7 @@ class Channels:
         )
         self._bus.setsockopt(zmq.ROUTER_MANDATORY, 1)  # what cannot be delivered is an error
         self._wakeup = Wakeup()
-        self._bus_descriptor = self._wakeup.attend(self._bus)
+        self._bus_descriptor: int | None = None  # once requests are taken
         self._asked = True  # whether there may be something on the bus
         self._lines = open_lines(context, endpoints, silence, self._wakeup)
         self._sources: dict[int, DraftSource] = {}  # by descriptor
@@ -49,6 +49,10 @@ class Channels:
         for source in sources:
             self._sources[source.fileno()] = source
             self._wakeup.watch(source.fileno())
+
+    def take_requests(self) -> None:
+        """From now on `wait` ends for clients, too: before, whoever waits would wake up for what nobody reads."""
+        self._bus_descriptor = self._wakeup.attend(self._bus)
 
     def figures(self) -> list[ModelFigures]:
         """Of all models that draft beside the engine."""

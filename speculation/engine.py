@@ -96,6 +96,7 @@ class Engine:
         """
         try:
             self._group.await_ready(self._info.fingerprint, lambda: self._stopping)
+            self._channels.take_requests()
             self._calibrate()
             self._serve_while(lambda: True)
         finally:
