@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -45,6 +45,8 @@ _SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "
 _POSITION = 512  # of the frames whose time is told
 _ROWS = (1, 2, 4, 8, 16)
 _WARM_UP, _ROUNDS = 5, 30
+_FRAMES = {"recorded frames": {}, "recorded and fused": {"fuse_layers": True}, "eager": {"enforce_eager": True}}
+_PAUSE, _PAUSES = 2.0, 5  # seconds; times
 
 Check = Callable[[], str]
 
@@ -64,11 +66,13 @@ class Checks:
         """By what the page says of it, in its order."""
         checks: dict[str, Check] = {"tests/gpu: identity of tokens and logits with every drafter": self.identity}
         for stages in (1, 2, 4):
-            for eager in (False, True):
+            for how, settings in _FRAMES.items():
                 for right in (False, True):
-                    name = f"{stages} stage(s) in one process, {'eager' if eager else 'recorded frames'}, "
-                    name += "every draft right" if right else "plain"
-                    checks[name] = lambda n=stages, r=right, e=eager: self.speed(n, right=r, eager=e)  # type: ignore[misc]
+                    name = f"{stages} stage(s) in one process, {how}, {'every draft right' if right else 'plain'}"
+                    checks[name] = lambda n=stages, r=right, s=settings: self.speed(n, right=r, settings=s)  # type: ignore[misc]
+        for seconds in (0, 60):
+            name = f"first tokens after a pause of {_PAUSE:g} s, `--keep-warm {seconds}`"
+            checks[name] = lambda s=seconds: self.after_pauses(s)  # type: ignore[misc]
         checks["c(k): a frame of k tokens through all layers, in times of one token"] = self.wide_frames
         checks["the same, recorded"] = lambda: self.wide_frames(self._recorder())
         checks["Hugging Face `generate`"] = lambda: self.hugging_face(None)
@@ -81,9 +85,21 @@ class Checks:
         done = subprocess.run(command, capture_output=True, text=True, cwd=_PAGE.parents[1], check=False)
         return done.stdout.strip().splitlines()[-1]
 
-    def speed(self, stages: int, *, right: bool, eager: bool) -> str:
+    def after_pauses(self, keep_warm: int) -> str:
+        """Milliseconds to the first token of answers that nothing came before for some time."""
+        times = []
+        with self._engine(1, {"keep_warm": keep_warm}) as engine:
+            engine.drafting.use(NoDrafter())
+            for _ in range(_PAUSES):
+                time.sleep(_PAUSE)
+                started = time.perf_counter()
+                engine.client.generate(_PROMPT, 1)
+                times.append(1000 * (time.perf_counter() - started))
+        return ", ".join(f"{ms:.2f}" for ms in times) + " ms"
+
+    def speed(self, stages: int, *, right: bool, settings: Mapping[str, bool]) -> str:
         """Tokens a second, and where the slowest stage's time goes."""
-        with self._engine(stages, eager) as engine:
+        with self._engine(stages, settings) as engine:
             engine.drafting.use(NoDrafter())
             plain = engine.client.generate(_PROMPT, self._new).tokens
             if right:
@@ -146,11 +162,11 @@ class Checks:
         return statistics.median(times[_WARM_UP:])
 
     @contextmanager
-    def _engine(self, stages: int, eager: bool) -> Iterator[LocalEngine]:
+    def _engine(self, stages: int, settings: Mapping[str, bool | int]) -> Iterator[LocalEngine]:
         split = balance(self._layers, self._head, stages)
         dtype = str(self._dtype).removeprefix("torch.")
         with local_engine(
-            self._folder, split, devices=(self._device,), dtype=dtype, max_model_len=1024, enforce_eager=eager
+            self._folder, split, devices=(self._device,), dtype=dtype, max_model_len=1024, **settings
         ) as engine:
             yield engine
 

@@ -24,14 +24,15 @@ PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
 NEW = 40
 
 
-@pytest.fixture(scope="module", params=[(1, True), (1, False), (2, False), (3, True), (5, False)], ids=str)
+@pytest.fixture(scope="module", params=[(1, "eager"), (1, ""), (2, ""), (2, "fuse"), (3, "eager"), (5, "")], ids=str)
 def engine(request: pytest.FixtureRequest, default_model: Path) -> Iterator[LocalEngine]:
-    """So many stages, whose frames are recorded, or with `eager` are not."""
-    stages, eager = request.param
+    """So many stages, whose frames are recorded, with fused layers or not, or are eager."""
+    stages, how = request.param
+    settings = {"enforce_eager": how == "eager", "fuse_layers": how == "fuse"}
     split = balance(*layer_bytes(default_model), stages)
     with (
         recorded_logits(),
-        local_engine(default_model, split, devices=("cuda:0",), max_model_len=1024, enforce_eager=eager) as running,
+        local_engine(default_model, split, devices=("cuda:0",), max_model_len=1024, **settings) as running,
     ):
         yield running
 

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
 
 import workers.decisions.key_buckets
 import workers.stage.launch
@@ -77,6 +78,22 @@ def test_as_the_shard_itself_but_for_rounding(model_folder: Path) -> None:
             results.append(torch.cat([hidden, *taps, shard.row_logits(hidden)], dim=-1))
         torch.testing.assert_close(results[1], results[0], atol=1e-4, rtol=1e-3)
         assert recorder.repeated - before == (2 if length in {1, 4} else 0)
+
+
+@torch.inference_mode()
+def test_fused_layers_share_weights_and_are_those_of_recorded_frames_alone(tiny_model: Path) -> None:
+    """A backend that compiles nothing changes no bit."""
+    shard = load(tiny_model, range(4))
+    layers = shard.fused("eager")
+    for fused_layer, layer in zip(layers, shard._layers, strict=True):
+        compiled = [name for name, of in fused_layer.module.named_children() if isinstance(of, OptimizedModule)]
+        assert compiled == ["mlp", "input_layernorm", "post_attention_layernorm"]
+        assert not any(isinstance(of, OptimizedModule) for of in layer.module.modules())
+        assert {id(weight) for weight in fused_layer.module.parameters()} == set(map(id, layer.module.parameters()))
+    captured = CapturedShard(load(tiny_model, range(4)), Rerun(), (1,))
+    fused = CapturedShard(shard, Rerun(), (1,), layers=layers)
+    for position in range(3):
+        assert torch.equal(*(of.forward(0, position, [TEXT[position]], None) for of in (captured, fused)))
 
 
 @torch.inference_mode()

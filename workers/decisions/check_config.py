@@ -50,6 +50,8 @@ def _devices(config: EngineConfig) -> Iterator[str]:
         yield f"--device {names}: stages on CPUs and on GPUs cannot be mixed"
     if config.quantization is not None and config.devices[0] != "cpu":
         yield f"--quantization {config.quantization} is for --device cpu; on GPUs use a checkpoint that is quantised"
+    if config.fuse_layers and config.enforce_eager:
+        yield "--fuse-layers is for recorded frames, of which --enforce-eager makes none: leave one of them out"
     if config.max_model_len < 2:
         yield "--max-model-len must be at least 2: a prompt and an answer of one token"
 

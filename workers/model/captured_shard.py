@@ -11,6 +11,7 @@ from torch import Tensor
 
 from workers.decisions.key_buckets import key_bucket, key_buckets
 from workers.model.attention import MaskedRows, Rules, attend_over, put, unseen
+from workers.model.decoder_layer import DecoderLayer
 from workers.model.kv_cache import KVSlice
 from workers.model.recorder import Recorder, Work
 from workers.model.shard import Shard
@@ -74,14 +75,18 @@ class CapturedShard:
         recorder: Recorder,
         lengths: Collection[int],
         alive: Callable[[], None] = lambda: None,
+        layers: Sequence[DecoderLayer] | None = None,
     ) -> None:
         """Records frames of each of `lengths` tokens, with progress on stderr; `alive` is called after each.
+
+        `layers` are what recorded frames go through in place of the shard's own, such as its `fused`.
 
         Raises `RuntimeError` where that cannot be.
         """
         self.hidden_size, self.dtype, self.device = shard.hidden_size, shard.dtype, shard.device
         self.weight_bytes, self.kv_bytes = shard.weight_bytes, shard.kv_bytes
         self._shard = shard
+        self._layers = layers
         self._tensors = {length: _Tensors(shard, length) for length in lengths}
         wanted = [
             (length, slot, keys)
@@ -165,7 +170,7 @@ class CapturedShard:
             rows = StaticRows(shard.kv, slot, positions, keys)
             if shard.embeds:
                 tensors.states[0].copy_(shard.embed(ids[None])[0])
-            behind = shard.behind_layers(tensors.states[:1], shard.rotary.rows(positions), rows)
+            behind = shard.behind_layers(tensors.states[:1], shard.rotary.rows(positions), rows, self._layers)
             for state, hidden in zip(tensors.states[1:], behind, strict=True):
                 state.copy_(hidden[0])
 

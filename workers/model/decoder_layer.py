@@ -1,6 +1,7 @@
 """How a transformers decoder layer is called. The names of its arguments change between minor versions: only this
 file knows them."""
 
+import copy
 import inspect
 from typing import Any
 
@@ -43,12 +44,18 @@ class DecoderLayer:
                 f"transformers {transformers.__version__}: {type(module).__name__}.forward{tuple(parameters)} is not "
                 f"called the way we know; install a version that pyproject.toml allows"
             )
-        self._module = module
+        self.module = module
         self._rotated = rotated
         self._stateful = stateful
         self._positioned = positioned
         self._sharing = _SHARED in parameters
         self._fillers = dict.fromkeys(required & _UNUSED)
+
+    def with_module(self, module: nn.Module) -> "DecoderLayer":
+        """The same call of another `module`, whose arguments are those of this one."""
+        other = copy.copy(self)
+        other.module = module
+        return other
 
     def __call__(self, hidden: Tensor, rotary: CosSin | None, rows: Rows) -> Tensor:
         """The layer's output, [1, T, hidden_size], like `hidden`."""
@@ -61,5 +68,5 @@ class DecoderLayer:
             arguments[_SHARED] = {}
         if self._positioned:
             arguments[_POSITIONS] = rows.positions
-        output: Tensor | tuple[Tensor, ...] = self._module(hidden, **arguments)
+        output: Tensor | tuple[Tensor, ...] = self.module(hidden, **arguments)
         return output[0] if isinstance(output, tuple) else output

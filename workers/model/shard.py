@@ -9,6 +9,7 @@ from torch import Tensor
 
 from workers.model.attention import FrameContext, Rows, TreeContext
 from workers.model.decoder_layer import DecoderLayer
+from workers.model.fused import fused
 from workers.model.kv_cache import KVSlice
 from workers.model.loader import Progress, Target, load_config, said_of
 from workers.model.rotary import CosSin, NoRotation, RotaryTables
@@ -316,9 +317,22 @@ class Shard:
         hidden: Tensor = self._embedding(ids)
         return hidden if self._scales.embeddings == 1.0 else hidden * self._scales.embeddings
 
-    def behind_layers(self, hidden: Tensor, rotary: Sequence[CosSin | None], rows: Rows) -> Iterator[Tensor]:
-        """Hidden states behind each layer in turn, [1, T, hidden_size] like `hidden`, which comes in."""
-        for layer, turned in zip(self._layers, rotary, strict=True):
+    def fused(self, backend: str = "inductor") -> list[DecoderLayer]:
+        """The layers with their small operations compiled, for `behind_layers`; see `workers.model.fused`."""
+        return [layer.with_module(fused(layer.module, backend)) for layer in self._layers]
+
+    def behind_layers(
+        self,
+        hidden: Tensor,
+        rotary: Sequence[CosSin | None],
+        rows: Rows,
+        layers: Sequence[DecoderLayer] | None = None,
+    ) -> Iterator[Tensor]:
+        """Hidden states behind each layer in turn, [1, T, hidden_size] like `hidden`, which comes in.
+
+        `layers` are what the shard's own are to be replaced with.
+        """
+        for layer, turned in zip(layers or self._layers, rotary, strict=True):
             hidden = layer(hidden, turned, rows)
             yield hidden
 

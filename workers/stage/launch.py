@@ -30,6 +30,7 @@ from workers.stage.load import load_layers, recorder_for
 from workers.stage.loop import Stage
 from workers.stage.parts import Layers, StageParts
 from workers.stage.tail import Tail
+from workers.stage.warm import kept_warm
 from workers.transport.base import Inbound, Outbound
 from workers.transport.distributed import DistributedEdges, DistributedInbound, DistributedOutbound
 from workers.transport.incoming import Incoming
@@ -77,7 +78,8 @@ def run_stage(
         channel.report(
             Ready(index, len(config.layers(index)), shard.weight_bytes, shard.kv_bytes, seconds, fingerprint)
         )
-        Stage(index, parts, timings).run()
+        with kept_warm(shard.device, timings, config.keep_warm):
+            Stage(index, parts, timings).run()
     except Exception as error:  # reported whatever it is, and raised again
         if not channel.orphaned:  # the next rank 0 has nothing to do with it
             channel.report(Failure(index, f"{type(error).__name__}: {error}", isinstance(error, ConfigError)))

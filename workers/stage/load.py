@@ -40,7 +40,8 @@ def load_layers(config: EngineConfig, index: int, channel: Channel, recorder: Re
         return shard
     try:
         held = shard.weight_bytes  # all of them are loaded by now
-        return CapturedShard(shard, recorder, config.recorded_widths, lambda: sign.give(held, held))
+        layers = shard.fused() if config.fuse_layers else None
+        return CapturedShard(shard, recorder, config.recorded_widths, lambda: sign.give(held, held), layers)
     except RuntimeError as error:
         # Experts, for one, ask the device which of them have tokens. The text is the same kind of right without.
         tell(f"stage {index}: frames cannot be recorded on {shard.device}, as with --enforce-eager: {error}")

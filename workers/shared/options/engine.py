@@ -206,6 +206,22 @@ class EngineFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             "the start, for every KV slot and several lengths of context",
         ),
     ] = False
+    fuse_layers: Annotated[
+        bool,
+        about(
+            PIPELINE,
+            "On GPUs: compile norms and MLPs of recorded frames into fewer kernels, which takes a minute at the start; "
+            "`make gpu-check` tells whether it wins. The text is another one, but the same for every drafter and load",
+        ),
+    ] = False
+    keep_warm: Annotated[
+        NotNegative,
+        about(
+            PIPELINE,
+            "On GPUs: for so many seconds after a frame, an idle stage multiplies something small now and then, so "
+            "that its card does not clock down; 0: never",
+        ),
+    ] = 0
     prefill_share: Annotated[
         Share,
         about(
