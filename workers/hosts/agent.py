@@ -76,6 +76,7 @@ class Agent:
         self._download: Download | None = None
         self._listening: Listening | None = None
         self._stages = Group()
+        self._to_start: Sequence[int] = ()  # stages, as soon as nothing is being imported any more
         self._fork_server = ForkServer("workers.stage.launch")
         self._refused: str | None = None
 
@@ -165,7 +166,8 @@ class Agent:
             reports = prove(self._config.endpoints, links_of(self._config.endpoints, self._work.stages))
             self._send(Proved(message.round, reports))
         elif isinstance(message, StartStages):
-            self._start(self._config, self._work.stages)
+            self._close_listening()
+            self._to_start = self._work.stages
 
     # --- the round -------------------------------------------------------------------------------------------------
 
@@ -209,6 +211,8 @@ class Agent:
     def _look_at_processes(self) -> None:
         if self._work is not None and self._preparing is not None and self._preparing.poll() is not None:
             self._attempt(self._prepared)
+        if self._to_start and self._config is not None and not self._fork_server.importing:
+            self._start(self._config)
         if self._work is not None and (child := self._stages.ended()) is not None:
             self._give_up(child.exit_text, permanent=False)
 
@@ -228,14 +232,14 @@ class Agent:
         self._listening = Listening(endpoints, listening_addresses(endpoints, work.stages))
         self._send(Prepared(work.round, engine_fingerprint(self._config)))
 
-    def _start(self, config: EngineConfig, stages: Sequence[int]) -> None:
-        self._close_listening()
+    def _start(self, config: EngineConfig) -> None:
         path = self._folder / "engine.json"
         save_config(config, path)
-        start: Spawn = self._fork_server.spawn if self._fork_server.ready() else spawn  # rank 0 waits for signs of life
-        for stage in stages:
+        start: Spawn = self._fork_server.spawn if self._fork_server.ready() else spawn
+        for stage in self._to_start:
             arguments = ("workers", "--stage", str(stage), "--config", str(path))
             self._stages.children.append(start(f"stage {stage}", *arguments, threads=config.threads))
+        self._to_start = ()
 
     def _give_up(self, reason: str, *, permanent: bool) -> None:
         """This host's part of the round is over."""
@@ -254,6 +258,7 @@ class Agent:
         self._stages.stop_all(_GRACE)
         self._close_listening()
         self._work, self._preparing, self._download, self._config = None, None, None, None
+        self._to_start = ()
 
     def _close_listening(self) -> None:
         if self._listening is not None:

@@ -84,6 +84,24 @@ def test_copies_are_the_launchers_own_children_and_import_nothing_again(programs
     assert imports(programs) == 1
 
 
+def test_whether_it_is_still_importing_is_known_without_waiting(programs: Path) -> None:
+    os.mkfifo(programs / "gate")
+    (programs / "slow.py").write_text("import heavy, pathlib\npathlib.Path(__file__).with_name('gate').read_text()\n")
+    with ForkServer("slow") as server:
+        assert not server.importing
+        server.prepare()
+        assert server.importing
+        (programs / "gate").write_text("go on")
+        child = server.spawn("a", "child", str(programs / "a"))
+        assert not server.importing
+        assert isinstance(child.process, Forked)
+        assert child.process.wait(60) == 3
+    with ForkServer("broken") as server:
+        server.prepare()
+        assert not isinstance(server.spawn("b", "child", str(programs / "b")).process, Forked)
+        assert not server.importing
+
+
 def test_a_copy_is_called_what_it_is_and_can_be_ended(programs: Path) -> None:
     with ForkServer("heavy") as server:
         child = server.spawn("child", "child", str(programs / "a"), "stay")

@@ -114,6 +114,11 @@ class ForkServer:
         """Whether the imports are done, so that the next child does not have to wait for them."""
         return self._await_imports(0.0)
 
+    @property
+    def importing(self) -> bool:
+        """Whether a child that is started otherwise would only do once more what is being done here."""
+        return not self.ready() and self._link is not None
+
     def spawn(self, name: str, *arguments: str, threads: int = 1) -> Child:
         """Starts what is `python -m arguments...`, once the imports are done.
 
