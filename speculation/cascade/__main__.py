@@ -13,7 +13,8 @@ from speculation.cascade.supervisor import supervise
 from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
-from workers.shared.processes.children import Child, spawn
+from workers.shared.processes.children import Child, Spawn, spawn
+from workers.shared.processes.forked import ForkServer
 from workers.shared.processes.logs import configure, tell_end
 from workers.shared.time_slices import be_punctual
 
@@ -32,7 +33,9 @@ def main() -> int:
         config = load_config(arguments.config)
         models = len(config.drafter.cascade)
         if arguments.model is None:
-            return supervise([partial(_start, config, arguments.config, model) for model in range(models)])
+            with ForkServer("speculation.cascade.assemble") as copies:
+                start: Spawn = copies.spawn if _may_fork(config) else spawn
+                return supervise([partial(_start, config, arguments.config, model, start) for model in range(models)])
         if not 0 <= arguments.model < models:
             raise ConfigError(f"--model must be 0..{models - 1} for a cascade of {models} models")
         be_punctual()
@@ -42,9 +45,15 @@ def main() -> int:
     return 0
 
 
-def _start(config: EngineConfig, path: Path, model: int) -> Child:
+def _may_fork(config: EngineConfig) -> bool:
+    """Whether copies of one process work: a CUDA device that somebody has looked at does not survive a fork."""
+    drafter = config.drafter
+    return all(drafter.cascade_device(model) == "cpu" for model in range(len(drafter.cascade)))
+
+
+def _start(config: EngineConfig, path: Path, model: int, start: Spawn) -> Child:
     arguments = ("speculation.cascade", "--config", str(path), "--model", str(model))
-    return spawn(f"cascade model {model}", *arguments, threads=config.drafter.threads)
+    return start(f"cascade model {model}", *arguments, threads=config.drafter.threads)
 
 
 def _run(config: EngineConfig, model: int) -> None:

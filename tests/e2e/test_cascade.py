@@ -38,8 +38,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
 def process(server: Serving, model: int) -> int | None:
     """Pid of a model's process, if it runs."""
     supervisor = server.process("speculation.cascade")
-    words = ["--model", str(model)]
-    return next((pid for pid in children(supervisor) if command(pid)[-3:-1] == words), None)
+    words = f"--model {model}"
+    return next((pid for pid in children(supervisor) if words in " ".join(command(pid))), None)
 
 
 def assert_used(server: Serving, plain: list[list[int]]) -> None:
