@@ -32,6 +32,7 @@ SCHEMA = {
 COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 GRAMMAR = LLMatcher.grammar_from_json_schema(SCHEMA, overrides=COMPACT)  # type: ignore[arg-type]
 NEW = 200
+DRAFTED = {2: 0.0, 5: 1.0}  # the temperature at which drafters are compared, by number of stages; splits are at both
 
 
 @pytest.fixture(scope="module", params=[(8, 8), (4, 4, 4, 2, 2)], ids=str)
@@ -68,6 +69,8 @@ def test_the_answer_matches_and_does_not_depend_on_split_or_drafter(
     answer = json.loads(text)
     assert list(answer) == SCHEMA["required"]
     assert answers.setdefault(temperature, plain.tokens) == plain.tokens
+    if temperature != DRAFTED[len(engine.split)]:
+        return
     for name, drafter in drafters(PROMPT + plain.tokens, engine.vocab_size).items():
         for candidate in (drafter, ForcedDrafter(drafter, grammars)):
             result = ask(engine, candidate, tiny_model, temperature)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from speculation.decisions.features import FeatureMap, RowRule
+from speculation.decisions.features import FeatureMap, MaskRule, RowRule
 from speculation.pdm.checkpoint import load_module
 from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import read_head, read_tensor
@@ -42,7 +42,7 @@ class TestRun:
     @pytest.mark.parametrize(
         "options",
         [
-            "--validate-every 5",
+            "--validate-every 5 --tokens-per-frame 1,2,4",
             "--cache CACHE --autocast --head target",
             f"{EXIT} --layers 1 --validate-every 5",
             f"{EXIT} --layers 0 --cache CACHE",
@@ -96,6 +96,25 @@ class TestRun:
         assert provenance["target"] == "tiny"
         assert str(tmp_path) not in json.dumps(provenance)
         assert provenance["data"].keys() == {"answers.jsonl"}
+
+    def test_a_module_is_trained_on_in_wider_frames(
+        self, target_folder: Path, data_folder: Path, tmp_path: Path
+    ) -> None:
+        """It begins as what it starts from, and no other module is taken for it."""
+        assert run(target_folder, data_folder, tmp_path / "first", "--steps 10 --lr 1e-2")
+        options = f"--start {tmp_path / 'first'} --tokens-per-frame 1,3 --steps 1 --lr 1e-12 --validate-every 1"
+        assert run(target_folder, data_folder, tmp_path / "second", options)
+        first, second = (load_module(tmp_path / name, target_folder, "tiny") for name in ("first", "second"))
+        for name, tensor in first.state_dict().items():
+            assert torch.equal(tensor, second.state_dict()[name]), name
+        (last,) = [entry["validation"] for entry in curve(tmp_path / "second") if "validation" in entry]
+        assert {name.split()[1] for name in last if name.startswith("n2")} == {"k1", "k2", "m3"}
+        settings = json.loads((tmp_path / "second" / "settings.json").read_text())
+        assert settings["start"] == json.loads((tmp_path / "first" / "config.json").read_text())["sha256"]
+        with pytest.raises(ConfigError, match="another layers"):
+            run(target_folder, data_folder, tmp_path / "third", f"--start {tmp_path / 'first'} --layers 3")
+        with pytest.raises(ConfigError, match="is not for --kind eagle3"):
+            run(target_folder, data_folder, tmp_path / "third", f"--kind eagle3 --start {tmp_path / 'first'}")
 
     @pytest.mark.parametrize("layers", [0, 1])
     def test_an_exit_head_learns_and_drafts(
@@ -230,6 +249,21 @@ def _loss_of(target: Path, data: Path):  # type: ignore[no-untyped-def]
     last = len(targets.best) - 1
     packed = PackedRows([[build_chain(features, last - back, 2) for back in range(8)]], [0], "cpu")
     return module, DraftLoss(read_head(target), module.draft_to_target), targets, packed
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": "exit", "tokens_per_frame": (1, 2)},
+        {"mask": MaskRule.AUTHORS, "tokens_per_frame": (2,)},
+        {"tokens_per_frame": (0, 2)},
+        {"tokens_per_frame": ()},
+    ],
+    ids=str,
+)
+def test_widths_that_cannot_be_trained_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="--tokens-per-frame"):
+        TrainingSettings("tiny", (0, 4), stages=(2,), **options)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
