@@ -240,8 +240,8 @@ def anonymous():
     return int(line.split()[1]) << 10
 
 
-folder, name = Path(sys.argv[1]), sys.argv[2]
-rounding = Rounding(name, 64) if name != "none" else None
+folder = Path(sys.argv[1])
+rounding = Rounding(sys.argv[2], 64)
 target = Target(folder, load_config(folder), range(4), first=True, last=True, rounding=rounding)
 before, seen = anonymous(), []
 target.load(torch.float32, torch.device("cpu"), lambda done, total: seen.append(anonymous()))
@@ -271,7 +271,8 @@ def test_no_process_ever_holds_its_weights_unpacked(source: Path, tmp_path: Path
     parameters = meta_model(load_config(tmp_path)).state_dict()
     matrices = {name: torch.randn(tensor.shape, dtype=torch.bfloat16) for name, tensor in parameters.items()}
     save_file(matrices, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    unpacked, _ = _load_apart(tmp_path, "none")
+    target = Target(tmp_path, load_config(tmp_path), range(4), first=True, last=True)
+    unpacked = target.weight_bytes(torch.float32, CPU)
     for name, share in (("int8", 0.3), ("int4", 0.2)):
         said, grown = _load_apart(tmp_path, name)
         assert said < share * unpacked
