@@ -114,7 +114,12 @@ class TestRun:
         with pytest.raises(ConfigError, match="another layers"):
             run(target_folder, data_folder, tmp_path / "third", f"--start {tmp_path / 'first'} --layers 3")
         with pytest.raises(ConfigError, match="is not for --kind eagle3"):
-            run(target_folder, data_folder, tmp_path / "third", f"--kind eagle3 --start {tmp_path / 'first'}")
+            run(
+                target_folder,
+                data_folder,
+                tmp_path / "third",
+                f"--kind eagle3 --anchors 2,4,6 --start {tmp_path / 'first'}",
+            )
 
     @pytest.mark.parametrize("layers", [0, 1])
     def test_an_exit_head_learns_and_drafts(
