@@ -37,7 +37,7 @@ from workers.shared.messages import Sampling
 
 _STAGE_MS = 10.0
 _PROMPT = 16  # tokens
-_PRIOR = 0.3  # of the n-gram drafter, as in the table of drafters
+_PRIOR, _MODULE_PRIOR = 0.3, 0.7  # of the n-gram drafter and of a draft module, as in the table of drafters
 _SHAPES = shapes_of(CHOSEN, CHOSEN, MEASURED_ROWS[-1])
 
 
@@ -115,13 +115,15 @@ def main() -> int:
         "| answers | n | tokens | best m, W | over m=1, W=1 | chosen, of the best | chosen, over m=1, W=1 |\n"
     )
     sys.stdout.write(f"|{' --- |' * 7}\n")
-    for source, texts in _read(options.answers_file, options.answers).items():
+    traced, kinds = _read(options.answers_file, options.answers)
+    prior = _MODULE_PRIOR if traced else _PRIOR
+    for source, texts in kinds.items():
         for stages in options.stages:
             pipeline = Pipeline((_STAGE_MS,) * stages, row_cost=tuple(options.row_cost), draft_ms=options.draft_ms)
             fixed = {shape: _seconds(pipeline, texts, [shape]) for shape in _SHAPES}
             best = min(_SHAPES, key=lambda shape: fixed[shape])
             costs = FrameCosts(_STAGE_MS / 1000, options.draft_ms / 1000, tuple(options.row_cost))
-            chosen = _seconds(pipeline, texts, _SHAPES, Shapes(stages, costs, _PRIOR, _SHAPES))
+            chosen = _seconds(pipeline, texts, _SHAPES, Shapes(stages, costs, prior, _SHAPES, lagging=traced))
             cells = (
                 source,
                 str(stages),
@@ -140,9 +142,10 @@ def main() -> int:
 Open = Callable[[int, Callable[[], Shape]], Replayed]
 
 
-def _read(path: Path, most: int) -> dict[str, list[Open]]:
-    """The first answers of each kind that are long enough."""
+def _read(path: Path, most: int) -> tuple[bool, dict[str, list[Open]]]:
+    """The first answers of each kind that are long enough, and whether they are traces of a module."""
     kinds: dict[str, list[Open]] = {}
+    traced = False
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
         for line in lines:
             row = msgspec.json.decode(line)
@@ -150,10 +153,11 @@ def _read(path: Path, most: int) -> dict[str, list[Open]]:
             if len(answers) == most or row.get("temperature"):
                 continue
             if "drafts" in row:
+                traced = True
                 answers.append(partial(_traced, msgspec.convert(row, Trace)))
             elif len(row["answer_ids"]) >= 4 * _PROMPT:
                 answers.append(partial(_recorded, row["answer_ids"]))
-    return kinds
+    return traced, kinds
 
 
 def _recorded(answer: Sequence[int], _stages: int, _shape: Callable[[], Shape]) -> Recorded:

@@ -30,6 +30,7 @@ class Machine:
     draft: float = 0.0  # seconds
     shared: bool = False  # drafts take the stages' cores
     rescue: float = 0.42  # share of what is missed that twice as many candidates find
+    lag: float = 1.0  # what drafts are right for in frames of twice as many tokens, as a share
 
     @property
     def costs(self) -> FrameCosts:
@@ -44,9 +45,10 @@ class Machine:
         stages = costs.second(self.stages, shape) if frames == 1 else costs.cycle(shape)
         return stages + self.shared * shape.width * self.draft
 
-    def rank(self, position: int, place: int) -> int:
+    def rank(self, position: int, place: int, width: int) -> int:
         """Of the token at a position among its candidates. Luck is a matter of the position, whatever the shape."""
-        luck, missed = LUCK[position % len(LUCK)][0], 1 - self.right(position, place)
+        right = self.right(position, place) * self.lag ** (width.bit_length() - 1)
+        luck, missed = LUCK[position % len(LUCK)][0], 1 - right
         return next((rank for rank in (0, 1, 3, 7) if luck >= missed * (1 - self.rescue) ** rank.bit_length()), 9)
 
     def holds(self, shape: Shape, position: int, rank: int) -> bool:
@@ -66,7 +68,7 @@ class Machine:
                 seconds = self.seconds(shape, frames) * (0.95 + 0.1 * LUCK[position % len(LUCK)][1])
                 verdicts, ranks = list[bool](), list[int | None]()
                 while len(verdicts) < shape.width and all(verdicts):
-                    rank = self.rank(position, (len(verdicts) + 1) % shape.width)
+                    rank = self.rank(position, (len(verdicts) + 1) % shape.width, shape.width)
                     ranks.append(rank)
                     verdicts.append(self.holds(shape, position, rank))
                     position += 1
@@ -91,6 +93,11 @@ MACHINES: dict[str, dict[str, Any]] = {
         "right": lambda position, place: 0.9 if position // 150 % 2 else 0.2,
         "rows": (1, 1.1, 1.3, 1.6, 2.2),
     },
+    "a module that knows little of the newest tokens": {
+        "right": lambda position, place: 0.72 * 0.97**place,
+        "lag": 0.85,
+    },
+    "a module that drafts slowly": {"right": lambda position, place: 0.8, "lag": 0.93, "draft": 0.4},
 }
 
 
@@ -99,8 +106,9 @@ MACHINES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("shapes", [CHAINS, ALL], ids=["chains", "trees"])
 def test_no_shape_loses_two_per_cent_against_the_least(stages: int, name: str, shapes: list[Shape]) -> None:
     machine, answers = Machine(stages, **MACHINES[name]), [64] * 24
-    chosen = machine.decode(answers, Shapes(stages, machine.costs, 0.7, shapes))
-    assert machine.decode(answers, shapes[0]) / chosen >= 0.98
+    chosen = machine.decode(answers, Shapes(stages, machine.costs, 0.7, shapes, lagging=machine.lag < 1))
+    # What a lagging drafter loses in wide frames is seen against what it had in others: less surely.
+    assert machine.decode(answers, shapes[0]) / chosen >= (0.98 if machine.lag == 1 else 0.97)
     assert min(machine.decode(answers, shape) for shape in shapes) / chosen >= 0.82
 
 

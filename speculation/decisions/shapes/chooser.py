@@ -6,6 +6,7 @@ known before anything is tried: times of the calibration, and which candidates w
 takes is compared with that, so that a wrong belief is left within a few samples, and not tried again soon.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ _OUTLIER = 2.0  # a sample may take so many times what was expected; the rest is
 _LOSS_SHARE = 0.01  # of all time may be lost to shapes that turn out worse than the least
 _LOSS_REFILLS = 2.0  # of the pipeline, whose time may be lost beyond that
 _GAIN_REFILLS = 8.0  # whose time may be lost again after it has been gained
+_FIRST_LOOK = 64  # samples of the least shape before any other, of a drafter that is compared with it alone
 _FIRST_WAIT = 128  # samples before a shape that took too long is tried again; doubles with every loss
 
 
@@ -38,16 +40,17 @@ class _Ratio:
     horizon: float  # of what was expected, after which it is old
     seen: float
     expected: float
+    most: float = math.inf
 
     @classmethod
-    def even(cls, weight: float, horizon: float) -> "_Ratio":
+    def even(cls, weight: float, horizon: float, most: float = math.inf) -> "_Ratio":
         """Nothing has been seen; `weight` of it is taken to be as expected."""
-        return cls(horizon, weight, weight)
+        return cls(horizon, weight, weight, most)
 
     @property
     def value(self) -> float:
-        """The ratio."""
-        return self.seen / self.expected
+        """The ratio, as far as it can be."""
+        return min(self.most, self.seen / self.expected)
 
     @property
     def certainty(self) -> float:
@@ -77,8 +80,9 @@ def _within(rank: int | None, breadth: int) -> bool:
 class _Known:
     """What is known of one shape, whatever the text."""
 
-    def __init__(self, shape: Shape) -> None:
-        self.depths = [_Ratio.even(_EVEN_TOKENS, _DEPTH_HORIZON) for _ in range(shape.width)]  # by place in a frame
+    def __init__(self, shape: Shape, most: float) -> None:
+        # By place in a frame: what drafts there are right for, as a share of the least shape's, and `most` of it.
+        self.depths = [_Ratio.even(_EVEN_TOKENS, _DEPTH_HORIZON, most) for _ in range(shape.width)]
         self.pace: _Ratio | None = None  # seconds that samples took, in cycles of one token; None: not taken yet
         self.wait = _FIRST_WAIT
         self.due = 0  # sample, counted, before which it is not taken
@@ -87,16 +91,23 @@ class _Known:
 class Shapes:
     """What is known of every shape with one drafter, across requests."""
 
-    def __init__(self, stages: int, costs: FrameCosts, prior: float, shapes: Sequence[Shape]) -> None:
-        """`prior` is the share of tokens that have a right draft, before any is made; the least shape is the first."""
+    def __init__(
+        self, stages: int, costs: FrameCosts, prior: float, shapes: Sequence[Shape], *, lagging: bool = False
+    ) -> None:
+        """`prior` is the share of tokens that have a right draft, before any is made; the least shape is the first.
+
+        `lagging`: the wider frames are, the less is known to the drafter of the newest tokens, so that even the first
+        draft of a wide frame is not what a frame of one token would have.
+        """
         self._stages = stages
+        self._lagging = lagging
         self._costs = costs
         # What further candidates are worth is seen before any of them is sent, so nothing is hoped of them.
         breadths = dict.fromkeys(shape.breadth for shape in shapes)
         self._hits = {breadth: {missed: _Hits(prior) for missed in (False, True)} for breadth in breadths}
         self._rank: int | None = None  # of the newest token
         self._follows = 0.0  # the probability that the least shape would have held it
-        self._known = {shape: _Known(shape) for shape in shapes}
+        self._known = {shape: _Known(shape, 1.0 if lagging else math.inf) for shape in shapes}
         self._least = shapes[0]
         self._samples = 0
         self._seconds = 0.0
@@ -137,8 +148,9 @@ class Shapes:
         for count, (right, rank) in enumerate(zip(verdicts, ranks, strict=True), 1):
             place = count % self.current.width  # the last is the first of the next frame
             depth = self._known[self.current].depths[place]
-            # As of drafts that look no further ahead than the least do; others say little before they are known.
-            weight = depth.value * (depth.certainty if place else 1.0)
+            # As of drafts that look no further ahead than the least do; others say little before they are known, or,
+            # where all of them know less than the least's, nothing: what is usual could not be told from what is lost.
+            weight = depth.value * (1.0 if self._as_of_least(place) else 0.0 if self._lagging else depth.certainty)
             spared += self._least_seconds(rank, depth.value)
             if settled:
                 self._judge(place, right=right)
@@ -177,12 +189,17 @@ class Shapes:
         hits = self._hits[shape.breadth][missed]
         return held(self._stages, shape, hits.first.value, hits.any_of.value)
 
+    def _as_of_least(self, place: int) -> bool:
+        """Whether drafts at this place look no further ahead, and from as much, as those of the least shape."""
+        return place == 0 and not (self._lagging and self.current.width > self._least.width)
+
     def _judge(self, place: int, *, right: bool) -> None:
         """Drafts at this place have held the token or not; those of wider frames look as far ahead, or further.
 
-        All are compared with the first behind a frame, of one draft a position: so far ahead the least shape looks.
+        All are compared with the first behind a frame, of one draft a position: so far ahead the least shape looks. Of
+        a drafter that lags it is that of a frame of one token.
         """
-        if place == 0 and self.current.breadth == self._least.breadth:
+        if self._as_of_least(place) and self.current.breadth == self._least.breadth:
             return
         current, deepest = self.current, place == self.current.width - 1
         expected = self._held(current, missed=not _within(self._rank, current.breadth))
@@ -216,7 +233,7 @@ class Shapes:
         return self._stages * self._costs.stage
 
     def _choose(self) -> Shape:
-        if not self._costs.stage:
+        if not self._costs.stage or (self._lagging and self._samples < _FIRST_LOOK):
             return self.current
         affordable = self._lost <= _LOSS_SHARE * self._seconds + _LOSS_REFILLS * self._refill
         open_to = [shape for shape in self._known if shape == self._least or (affordable and self._is_due(shape))]
@@ -284,5 +301,7 @@ class ShapeOfFrames:
 
     def _of(self, choice: Choice) -> Shapes:
         if choice.name not in self._chosen:
-            self._chosen[choice.name] = Shapes(self._stages, self._costs(choice), choice.prior, self._shapes)
+            self._chosen[choice.name] = Shapes(
+                self._stages, self._costs(choice), choice.prior, self._shapes, lagging=choice.listens
+            )
         return self._chosen[choice.name]
