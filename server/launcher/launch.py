@@ -25,7 +25,7 @@ from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.memory import check_devices, free_bytes, needs_of, report
 from workers.shared.processes.children import Child, Group, Spawn, spawn, wait_for_any_exit
-from workers.shared.processes.forked import ForkServer
+from workers.shared.processes.forked import ForkServer, may_fork
 from workers.shared.processes.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, configure, tell
 
 _PERMANENT = 2  # exit code of a process that a restart would not mend
@@ -135,7 +135,7 @@ class Launcher:
     def _start_engine(self, config: EngineConfig) -> None:
         path = self._run_folder / f"engine-{self._attempts}.json"
         save_config(config, path)
-        computing: Spawn = self._fork_server.spawn if _may_fork(config) else spawn
+        computing: Spawn = self._fork_server.spawn if may_fork((*config.devices, config.drafter.device)) else spawn
         drafter = DRAFTERS[config.drafter.name]
         leading = computing if drafter.computes else spawn
         rank_0 = leading("speculation rank", "speculation", "--config", str(path), threads=config.drafter.threads)
@@ -228,11 +228,6 @@ class Launcher:
             _say(line)
         _say("try:")
         print(example(self._name, options), flush=True)
-
-
-def _may_fork(config: EngineConfig) -> bool:
-    """Whether copies of one process work: a CUDA device that somebody has looked at does not survive a fork."""
-    return all(device == "cpu" for device in (*config.devices, config.drafter.device))
 
 
 def _say(text: str) -> None:

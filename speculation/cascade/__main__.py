@@ -14,7 +14,7 @@ from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.processes.children import Child, Spawn, spawn
-from workers.shared.processes.forked import ForkServer
+from workers.shared.processes.forked import ForkServer, may_fork
 from workers.shared.processes.logs import configure, tell_end
 from workers.shared.time_slices import be_punctual
 
@@ -34,7 +34,8 @@ def main() -> int:
         models = len(config.drafter.cascade)
         if arguments.model is None:
             with ForkServer("speculation.cascade.assemble") as copies:
-                start: Spawn = copies.spawn if _may_fork(config) else spawn
+                devices = map(config.drafter.cascade_device, range(models))
+                start: Spawn = copies.spawn if may_fork(devices) else spawn
                 return supervise([partial(_start, config, arguments.config, model, start) for model in range(models)])
         if not 0 <= arguments.model < models:
             raise ConfigError(f"--model must be 0..{models - 1} for a cascade of {models} models")
@@ -43,12 +44,6 @@ def main() -> int:
     except EchelonError as error:
         return tell_end(name, error)
     return 0
-
-
-def _may_fork(config: EngineConfig) -> bool:
-    """Whether copies of one process work: a CUDA device that somebody has looked at does not survive a fork."""
-    drafter = config.drafter
-    return all(drafter.cascade_device(model) == "cpu" for model in range(len(drafter.cascade)))
 
 
 def _start(config: EngineConfig, path: Path, model: int, start: Spawn) -> Child:

@@ -43,7 +43,7 @@ from workers.shared.hosts.messages import (
 )
 from workers.shared.lifecycle import parent_variable
 from workers.shared.processes.children import Group, Spawn, spawn
-from workers.shared.processes.forked import ForkServer
+from workers.shared.processes.forked import ForkServer, may_fork
 from workers.shared.processes.logs import tell
 
 _ALIVE_SECONDS = 1.0
@@ -82,7 +82,7 @@ class Agent:
 
     def run(self) -> int:
         """Returns an exit code once refused; whatever a signal handler raises gets through."""
-        if all(seat.device == "cpu" for seat in self._join.seats):  # an open CUDA device does not survive a fork
+        if may_fork(seat.device for seat in self._join.seats):
             self._fork_server.prepare()  # long before it is told to start anything
         try:
             while self._refused is None:

@@ -18,12 +18,12 @@ def fused(layer: nn.Module, backend: str = "inductor") -> nn.Module:
     copied = copy.copy(layer)
     copied._modules = dict(layer._modules)
     for name, child in layer.named_children():
-        if is_norm(child) or (name == "mlp" and _is_plain(child)):
+        if _is_norm(child) or (name == "mlp" and _is_plain(child)):
             setattr(copied, name, torch.compile(child, dynamic=False, backend=backend))
     return copied
 
 
-def is_norm(module: nn.Module) -> bool:
+def _is_norm(module: nn.Module) -> bool:
     """Whether `module` normalises rows: families name theirs so."""
     return type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -61,6 +62,11 @@ class Forked:
     def _send(self, number: signal.Signals) -> None:
         if self.poll() is None:  # else its pid may be another's
             os.kill(self.pid, number)
+
+
+def may_fork(devices: Iterable[str]) -> bool:
+    """Whether copies of one process work: a CUDA device that somebody has looked at does not survive a fork."""
+    return all(device == "cpu" for device in devices)
 
 
 class ForkServer:
