@@ -8,8 +8,8 @@ SHORTEST_TOKEN = 16  # characters: guesses can be tried out on a recorded handsh
 
 
 def draw_token() -> str:
-    """A token that nobody guesses."""
-    return secrets.token_urlsafe(24)
+    """A token that nobody guesses, and that is never taken for an option: no dash is among its characters."""
+    return secrets.token_hex(24)
 
 
 def check_token(token: str) -> None:
