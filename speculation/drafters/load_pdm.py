@@ -30,8 +30,8 @@ _KINDS = {
 def load(engine: EngineConfig, vocab_size: int, rows: RowRule = RowRule.IN_FLIGHT) -> Callable[[int], PdmDrafter]:
     """The configured draft module, or exit head, for the engine's model and split: `rows` says which is asked for.
 
-    On a CPU that multiplies bfloat16 it has that dtype, with weights of eight bits for drafts; on another CPU it is
-    float32; elsewhere it has the engine's dtype.
+    On a CPU that multiplies bfloat16 it has that dtype, on another CPU it is float32, and either way weights of eight
+    bits where those are faster; elsewhere it has the engine's dtype.
 
     Raises `ConfigError` where it is the other of the two, belongs to another target, cannot be read, or does not fit
     into memory or to the split.
@@ -51,7 +51,8 @@ def load(engine: EngineConfig, vocab_size: int, rows: RowRule = RowRule.IN_FLIGH
         if module.config.rows is not rows:
             raise ConfigError(f"--drafter {config.name}: {path} is {_KINDS[module.config.rows]}, not {_KINDS[rows]}")
         module = module.to(device, dtype).eval().requires_grad_(False)
-        if device.type == "cpu" and dtype is torch.bfloat16:
+        module.streamline()
+        if device.type == "cpu":
             quantize(module)
         embedding = read_embedding(model, read_target_config(model), dtype).to(device)
     FeatureMap(module.config.anchors, engine.split, rows).check_read()

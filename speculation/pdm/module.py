@@ -8,6 +8,7 @@ from torch.nn.functional import rms_norm
 from transformers import PreTrainedConfig
 
 from speculation.pdm.config import ModuleConfig
+from speculation.pdm.lean import LeanLayer, is_known
 from speculation.pdm.tower import build_tower
 from workers.model.attention import Rows
 from workers.model.decoder_layer import DecoderLayer
@@ -47,7 +48,7 @@ class DraftModule(nn.Module):
         )
         self.softcap: float | None = getattr(target, "final_logit_softcapping", None)
         self.spec_layers, self.rotary = build_tower(target, config)
-        self._calls = [DecoderLayer(layer) for layer in self.spec_layers]
+        self._calls: list[DecoderLayer | LeanLayer] = [DecoderLayer(layer) for layer in self.spec_layers]
         self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
         self.lm_head.requires_grad_(config.head == "own")
         self.frozen_layers.requires_grad_(False)
@@ -81,6 +82,12 @@ class DraftModule(nn.Module):
     def take_head(self, head: Tensor) -> None:
         """Copies the rows of the draft vocabulary from the target's LM head `[V, H]`."""
         self.lm_head.weight.copy_(head[self.draft_to_target])
+
+    def streamline(self) -> None:
+        """Makes layers of a known kind cheaper to call. The module can then only draft, and stays where it is."""
+        for index, layer in enumerate(self.spec_layers):
+            if is_known(layer):
+                self.spec_layers[index] = self._calls[index] = LeanLayer(layer)
 
     @property
     def dtype(self) -> torch.dtype:

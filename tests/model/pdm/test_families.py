@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from speculation.decisions.features import FeatureMap
 from speculation.pdm.checkpoint import load_module, save_module
 from speculation.pdm.config import ModuleConfig
+from speculation.pdm.lean import LeanLayer
 from speculation.pdm.module import DraftModule
 from speculation.pdm.runtime import DraftRuntime
 from speculation.pdm.target import WITH_OWN_LAYERS, read_embedding, read_final_norm, read_head, read_target_config
@@ -52,9 +53,13 @@ def borrowing_module(folder: Path) -> DraftModule:
 
 
 @torch.no_grad()
-def test_a_module_of_the_targets_own_layers_has_its_logits(family: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lean", [False, True])
+def test_a_module_of_the_targets_own_layers_has_its_logits(family: Path, tmp_path: Path, lean: bool) -> None:
     save_module(borrowing_module(family), tmp_path, torch.float32)
     module = load_module(tmp_path, family, "it")
+    if lean:
+        module.streamline()
+        assert all(isinstance(layer, LeanLayer) for layer in module.spec_layers)
     model = AutoModelForCausalLM.from_pretrained(family, dtype=torch.float32)
     teacher = LiveTeacher(load_target(family, torch.float32, "cpu"), (0, FIRST), [Example(TOKENS, 1, 0.0, False)])
     targets = teacher.targets([0])

@@ -4,29 +4,40 @@ import pytest
 import torch
 from torch import nn
 
+from speculation.pdm import quantized
 from speculation.pdm.quantized import FewRowsLinear, quantize
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows", [1, 2, 6])
-def test_few_rows_are_within_two_per_cent(rows: int, bias: bool) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_few_rows_are_within_two_per_cent(rows: int, bias: bool, dtype: torch.dtype) -> None:
     torch.manual_seed(rows)
-    exact = nn.Linear(96, 40, bias=bias).to(torch.bfloat16).requires_grad_(False)
+    exact = nn.Linear(96, 40, bias=bias).to(dtype).requires_grad_(False)
     exact.weight[3] = 0  # a row of zeros has no scale of its own
-    inputs = torch.randn(1, rows, 96, dtype=torch.bfloat16)
-    expected = exact(inputs).float()
-    found = FewRowsLinear(exact)(inputs).float()
-    assert found.shape == expected.shape
-    assert (found - expected).norm() < 0.02 * expected.norm()
+    inputs = torch.randn(1, rows, 96, dtype=dtype)
+    expected = exact(inputs)
+    found = FewRowsLinear(exact, 6)(inputs)
+    assert (found.shape, found.dtype) == (expected.shape, dtype)
+    assert (found.float() - expected.float()).norm() < 0.02 * expected.float().norm()
 
 
 def test_many_rows_are_exact() -> None:
     exact = nn.Linear(64, 8).to(torch.bfloat16)
     inputs = torch.randn(7, 64, dtype=torch.bfloat16)
-    assert torch.equal(FewRowsLinear(exact)(inputs), exact(inputs))
+    assert torch.equal(FewRowsLinear(exact, 6)(inputs), exact(inputs))
 
 
-def test_widths_that_the_kernel_cannot_read_stay_as_they_are() -> None:
-    module = nn.Sequential(nn.Linear(33, 8), nn.Sequential(nn.Linear(32, 8))).to(torch.bfloat16)
+@pytest.mark.parametrize(("faster_up_to", "few"), [(0, 0), (1, 1), (5, 4), (16, 16), (99, 16)])
+def test_rows_are_few_as_far_as_rounding_is_faster_here(
+    faster_up_to: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seconds(layer: nn.Module, rows: torch.Tensor) -> float:
+        return len(rows) if isinstance(layer, FewRowsLinear) else faster_up_to
+
+    monkeypatch.setattr(quantized, "_seconds", seconds)
+    module = nn.Sequential(nn.Linear(33, 8), nn.Sequential(nn.Linear(32, 8)))  # the kernel cannot read a width of 33
     quantize(module)
-    assert [type(layer) for layer in (module[0], module[1][0])] == [nn.Linear, FewRowsLinear]
+    found = module[1][0]
+    assert type(module[0]) is nn.Linear
+    assert (found.few if isinstance(found, FewRowsLinear) else 0) == few
