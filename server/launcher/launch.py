@@ -25,7 +25,7 @@ from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.memory import check_devices, free_bytes, needs_of, report
 from workers.shared.processes.children import Child, Group, Spawn, spawn, wait_for_any_exit
-from workers.shared.processes.forked import ForkServer, may_fork
+from workers.shared.processes.forked import STAGES, ForkServer, may_fork
 from workers.shared.processes.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, configure, tell
 
 _PERMANENT = 2  # exit code of a process that a restart would not mend
@@ -36,7 +36,7 @@ _SERVER_GRACE = 5.0
 _LOOK = 0.1  # seconds between two looks at processes that are starting
 _LONGEST_LOOK = 0.5
 _FIRST_WORD = 10.0  # seconds after which a slow start is explained, then after twice as long each time
-_IMPORTED_ONCE = ("workers.stage.launch", "speculation.engine")  # for all processes that compute
+_DONE_ONCE = (*STAGES, "speculation.engine")  # for all processes that compute
 _BEYOND = 3  # times --ready-timeout: rank 0 will have given up long before, or knows that a stage goes on loading
 
 
@@ -88,7 +88,7 @@ class Launcher:
         self._run_folder = run_folder
         self._engine = Group()
         self._server = Group()
-        self._fork_server = ForkServer(*_IMPORTED_ONCE)
+        self._fork_server = ForkServer(*_DONE_ONCE)
         self._attempts = 0
         self._budget = RestartBudget(_RESTARTS, _RESTART_WINDOW)
 

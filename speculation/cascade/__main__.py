@@ -14,7 +14,7 @@ from workers.shared.config import EngineConfig, load_config
 from workers.shared.errors import ConfigError, EchelonError
 from workers.shared.lifecycle import die_with_parent
 from workers.shared.processes.children import Child, Spawn, spawn
-from workers.shared.processes.forked import ForkServer, may_fork
+from workers.shared.processes.forked import LOADING, ForkServer, may_fork
 from workers.shared.processes.logs import configure, tell_end
 from workers.shared.time_slices import be_punctual
 
@@ -33,7 +33,7 @@ def main() -> int:
         config = load_config(arguments.config)
         models = len(config.drafter.cascade)
         if arguments.model is None:
-            with ForkServer("speculation.cascade.assemble") as copies:
+            with ForkServer("speculation.cascade.assemble", LOADING) as copies:
                 devices = map(config.drafter.cascade_device, range(models))
                 start: Spawn = copies.spawn if may_fork(devices) else spawn
                 return supervise([partial(_start, config, arguments.config, model, start) for model in range(models)])

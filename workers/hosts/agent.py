@@ -43,7 +43,7 @@ from workers.shared.hosts.messages import (
 )
 from workers.shared.lifecycle import parent_variable
 from workers.shared.processes.children import Group, Spawn, spawn
-from workers.shared.processes.forked import ForkServer, may_fork
+from workers.shared.processes.forked import STAGES, ForkServer, may_fork
 from workers.shared.processes.logs import tell
 
 _ALIVE_SECONDS = 1.0
@@ -77,7 +77,7 @@ class Agent:
         self._listening: Listening | None = None
         self._stages = Group()
         self._to_start: Sequence[int] = ()  # stages, as soon as nothing is being imported any more
-        self._fork_server = ForkServer("workers.stage.launch")
+        self._fork_server = ForkServer(*STAGES)
         self._refused: str | None = None
 
     def run(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
 
 from workers.model import attention
 from workers.model.checkpoint import Checkpoint
@@ -248,6 +248,12 @@ def meta_model(config: PreTrainedConfig) -> Any:
         )
     whole.requires_grad_(False)
     return whole.eval()
+
+
+def rehearse() -> None:
+    """Has transformers do what it does at the first model of a process: a second of imports and tables of names."""
+    model = meta_model(LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1))
+    sources_of(model, ())
 
 
 def _in_float32(model: Any, sources: dict[str, Source]) -> frozenset[str]:

@@ -84,6 +84,16 @@ def test_copies_are_the_launchers_own_children_and_import_nothing_again(programs
     assert imports(programs) == 1
 
 
+def test_functions_are_called_once_for_all_copies(programs: Path) -> None:
+    (programs / "called.py").write_text("def f():\n    import heavy\n")
+    with ForkServer("called:f") as server:
+        for name in ("a", "b"):
+            child = server.spawn(name, "child", str(programs / name))
+            assert isinstance(child.process, Forked)
+            assert child.process.wait(60) == 3
+    assert imports(programs) == 1
+
+
 def test_whether_it_is_still_importing_is_known_without_waiting(programs: Path) -> None:
     os.mkfifo(programs / "gate")
     (programs / "slow.py").write_text("import heavy, pathlib\npathlib.Path(__file__).with_name('gate').read_text()\n")

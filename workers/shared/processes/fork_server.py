@@ -1,8 +1,10 @@
-"""`python -m workers.shared.processes.fork_server LINK MODULES... ROOM`: imports once what many processes need.
+"""`python -m workers.shared.processes.fork_server LINK MODULES... ROOM`: does once what many processes begin with.
 
 What a stage imports takes seconds of a core. Here that is done once: a child that is asked for begins with it, as a
 copy, and is then what `python -m` with its arguments would have been. It is not this process's child but the
 launcher's, which waits for it, and with which it dies. Linux only, without threads and without an open CUDA device.
+
+Of `module:function` the function is called, too, without arguments.
 
 LINK is the descriptor of a socket. `READY` comes out of it after the imports; then a message in is a child's arguments,
 joined by zeros, and a message out its pid. ROOM is room in the command line, for those of the children.
@@ -30,8 +32,11 @@ def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
     show(sys.orig_argv[:-1])
     gc.disable()  # a seventh of the time of the imports
-    for module in sys.argv[2:-1]:
-        import_module(module)
+    for name in sys.argv[2:-1]:
+        module, _, function = name.partition(":")
+        imported = import_module(module)
+        if function:
+            getattr(imported, function)()
     gc.collect()
     gc.freeze()  # a collection writes to all it looks at, and what is written to is shared no longer
     gc.enable()

@@ -16,6 +16,10 @@ from workers.shared.lifecycle import PARENT_VARIABLE
 from workers.shared.processes.children import Child, spawn
 from workers.shared.processes.fork_server import MOST_BYTES, READY
 
+# For a fork server: what everything that loads a model begins with, and what stages do.
+LOADING = "workers.model.loader:rehearse"
+STAGES = ("workers.stage.launch", LOADING)
+
 _PR_SET_CHILD_SUBREAPER = 36
 _IMPORTS = 300.0  # seconds for the imports; then children do without
 _ANSWER = 30.0  # seconds, which takes milliseconds
@@ -70,7 +74,7 @@ def may_fork(devices: Iterable[str]) -> bool:
 
 
 class ForkServer:
-    """Starts children as `spawn` does, but as copies of one process that has imported `modules`.
+    """Starts children as `spawn` does, but as copies of one process that has imported `modules`, or called functions.
 
     That process is started by the first that is asked for, or by `prepare`. Where it is of no use or does not work,
     children are started as usual.
