@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help install serve test lint format types contracts unit compose-check chaos gpu-check options boards models constraints clean
+.PHONY: help install serve test lint format types contracts unit unit-covered compose-check chaos gpu-check options boards models constraints clean
 
 help:
 	@echo "make serve [ARGS=\"...\"]   install, then serve the default model at http://127.0.0.1:8000"
@@ -41,10 +41,14 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-re
 # A plugin that only the end-to-end tests use takes a second in each process.
 UNIT := $(PYTEST) tests/unit -p no:schemathesis
 
-# Coverage is of the unit tests alone: counting lines would slow down what computes, simulates or starts processes.
-test: lint types contracts
-	$(UNIT) --cov --cov-report term:skip-covered
+# Coverage is of the unit tests alone: counting lines would slow down what computes, simulates or starts processes. Types
+# are checked beside them, by a process that has one thread.
+test: lint contracts
+	+@$(MAKE) --no-print-directory --jobs 2 types unit-covered
 	$(PYTEST) --ignore tests/unit --durations 15
+
+unit-covered: $(INSTALLED)
+	$(UNIT) --cov --cov-report term:skip-covered
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

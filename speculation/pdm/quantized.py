@@ -1,13 +1,16 @@
 """Eight-bit weights for drafts on a CPU, where reading the weights is what a draft of few rows takes its time for."""
 
+from collections.abc import Sequence
+from itertools import accumulate
 from time import perf_counter
 
 import torch
 from torch import Tensor, nn
 
 _ALIGNMENT = 32  # the kernel reads whole vectors, beyond the end of a row that is not a multiple
-_TRIED_ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
-_TRIES = 5  # of which the shortest counts: what disturbs only adds
+_TRIED_ROWS = (1, 2, 4, 6, 8, 12, 16)
+_TRIED_BYTES = 1 << 27  # of exact weights, in turn: more than a cache keeps, as in a draft
+_TRIES = 3  # of which the shortest counts: what disturbs only adds
 
 
 class FewRowsLinear(nn.Module):
@@ -42,35 +45,40 @@ class FewRowsLinear(nn.Module):
 
 
 def quantize(module: nn.Module) -> None:
-    """Replaces the linear layers in a `module` on a CPU whose width suits the kernel, and that it makes faster."""
-    few: dict[torch.Size, int] = {}
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear) and child.in_features % _ALIGNMENT == 0:
-                shape = child.weight.shape
-                if shape not in few:
-                    few[shape] = _rows_worth_rounding(child)
-                if few[shape]:
-                    setattr(parent, name, FewRowsLinear(child, few[shape]))
+    """Replaces all linear layers in a `module` on a CPU whose width suits the kernel, if that makes them faster."""
+    suited = [
+        (parent, name, child)
+        for parent in module.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.Linear) and child.in_features % _ALIGNMENT == 0
+    ]
+    few = _rows_worth_rounding([linear for _, _, linear in suited])
+    if few:
+        for parent, name, linear in suited:
+            setattr(parent, name, FewRowsLinear(linear, few))
 
 
 @torch.inference_mode()
-def _rows_worth_rounding(linear: nn.Linear) -> int:
-    """The most rows that rounded weights multiply faster than those of `linear`, on this processor; 0 for none."""
-    rounded = FewRowsLinear(linear, _TRIED_ROWS[-1])
+def _rows_worth_rounding(linears: Sequence[nn.Linear]) -> int:
+    """The most rows that rounded weights multiply faster than those of `linears`, on this processor; 0 for none."""
+    total = accumulate(linear.weight.nbytes for linear in linears)
+    tried = [linear for linear, end in zip(linears, total, strict=True) if end <= _TRIED_BYTES] or linears[:1]
+    rounded = [FewRowsLinear(linear, _TRIED_ROWS[-1]) for linear in tried]
     few = 0
     for count in _TRIED_ROWS:
-        rows = linear.weight.new_ones(count, linear.in_features)
-        if _seconds(rounded, rows) > _seconds(linear, rows):
+        rows = [linear.weight.new_ones(count, linear.in_features) for linear in tried]
+        if _seconds(rounded, rows) >= _seconds(tried, rows):
             break
         few = count
     return few
 
 
-def _seconds(layer: nn.Module, rows: Tensor) -> float:
+def _seconds(layers: Sequence[nn.Module], rows: Sequence[Tensor]) -> float:
+    """What all `layers` take, one after the other, each for its `rows`."""
     taken = []
     for _ in range(_TRIES):
         start = perf_counter()
-        layer(rows)
+        for layer, inputs in zip(layers, rows, strict=True):
+            layer(inputs)
         taken.append(perf_counter() - start)
     return min(taken)

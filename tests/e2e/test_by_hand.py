@@ -69,7 +69,7 @@ class Service:
                 self._start()
 
 
-LONG = {"model": "tiny", "prompt": PROMPT, "max_tokens": 450, "temperature": 0, "ignore_eos": True}
+LONG = {"model": "tiny", "prompt": PROMPT, "max_tokens": 300, "temperature": 0, "ignore_eos": True}
 
 
 @dataclass

@@ -119,8 +119,8 @@ def text(length: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("sampling", "length"),
-    [(GREEDY, 130), (Sampling(seed=5), 1), (EVERYTHING, 130)],
-    ids=["greedy", "seeded", "everything"],
+    [(Sampling(seed=5), 1), (EVERYTHING, 130)],  # greedily, the next test does
+    ids=["seeded", "everything"],
 )
 def test_tokens_are_those_of_plain_decoding(
     engine: LocalEngine, head: EagleHead, sampling: Sampling, length: int
