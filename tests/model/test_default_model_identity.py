@@ -105,9 +105,7 @@ def head_drafters(split: Sequence[int]) -> dict[str, Maker]:
     return {name: drafters_of(random_head(head), split, CONTEXT, len(split)) for name, head in heads.items()}
 
 
-@pytest.mark.parametrize(
-    ("engine", "length"), [(2, max(LENGTHS)), *((5, length) for length in LENGTHS)], indirect=["engine"], scope="module"
-)
+@pytest.mark.parametrize(("engine", "length"), [(2, 300), (5, 1), (5, 300)], indirect=["engine"], scope="module")
 def test_greedy(
     engine: LocalEngine,
     references: dict[int, tuple[list[int], list[int]]],
