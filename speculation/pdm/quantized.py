@@ -1,8 +1,8 @@
 """Eight-bit weights for drafts on a CPU, where reading the weights is what a draft of few rows takes its time for."""
 
+import time
 from collections.abc import Sequence
 from itertools import accumulate
-from time import perf_counter
 
 import torch
 from torch import Tensor, nn
@@ -77,8 +77,8 @@ def _seconds(layers: Sequence[nn.Module], rows: Sequence[Tensor]) -> float:
     """What all `layers` take, one after the other, each for its `rows`."""
     taken = []
     for _ in range(_TRIES):
-        start = perf_counter()
+        start = time.perf_counter()
         for layer, inputs in zip(layers, rows, strict=True):
             layer(inputs)
-        taken.append(perf_counter() - start)
+        taken.append(time.perf_counter() - start)
     return min(taken)
