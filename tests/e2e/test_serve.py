@@ -200,7 +200,8 @@ def test_after_a_signal_open_requests_finish_and_new_ones_are_refused(tmp_path: 
 
 
 def test_a_rehearsal_says_so_everywhere_and_a_second_signal_does_not_wait(tmp_path: Path) -> None:
-    slow = ("--emulate-stage-ms", "500", "--drafter", "none")  # nothing to choose from, so nothing is calibrated
+    # Slow, and nothing to choose from, so that nothing is calibrated.
+    slow = ("--emulate-stage-ms", "500", "--drafter", "scripted", "--scripted-acceptance", "1", "--always-draft")
     with serving(tmp_path, "tiny", "--shutdown-timeout", "3000", *slow) as server:
         short = {"model": "tiny", "prompt": PROMPT, "max_tokens": 1}
         response = httpx.post(f"{server.url}/v1/completions", json=short, timeout=300)
