@@ -24,10 +24,20 @@ def test_few_rows_are_within_two_per_cent(rows: int, bias: bool, dtype: torch.dt
     assert (found.float() - expected.float()).norm() < 0.02 * expected.float().norm()
 
 
-def test_many_rows_are_exact() -> None:
-    exact = nn.Linear(64, 8).to(torch.bfloat16)
-    inputs = torch.randn(7, 64, dtype=torch.bfloat16)
-    assert torch.equal(FewRowsLinear(exact, 6)(inputs), exact(inputs))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_many_rows_are_multiplied_with_weights_of_sixteen_bits(dtype: torch.dtype) -> None:
+    exact = nn.Linear(64, 8, dtype=dtype)
+    inputs = torch.randn(7, 64, dtype=dtype)
+    found = FewRowsLinear(exact, 6)(inputs)
+    with torch.no_grad():
+        exact.weight.copy_(exact.weight.bfloat16())
+    assert torch.equal(found, exact(inputs))
+
+
+def test_what_is_kept_is_three_bytes_a_weight() -> None:
+    kept = FewRowsLinear(nn.Linear(64, 32, bias=False), 6)
+    tensors = [*kept.buffers(), *kept.parameters()]
+    assert sum(tensor.nbytes for tensor in tensors) == 3 * 64 * 32 + 2 * 32  # and a scale an output
 
 
 @pytest.mark.parametrize(("faster_up_to", "few"), [(0, 0), (1, 1), (5, 4), (16, 16), (99, 16)])
