@@ -17,6 +17,7 @@ from transformers import (
     SmolLM3Config,
 )
 
+from tests.measure.pruned_model import write_pruned_model
 from workers.shared.model_files.families import family_of
 
 LAYERS = 6
@@ -45,6 +46,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def shallow_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built-in model with half of its layers: for whatever takes as long as there are layers to compute."""
+    folder = tmp_path_factory.mktemp("shallow") / "model"
+    write_pruned_model(tiny_model, folder, range(8, 16))
+    return folder
 
 
 def _kinds(full_every: int) -> list[str]:

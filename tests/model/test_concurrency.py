@@ -32,8 +32,8 @@ from workers.shared.grammar import Grammars
 from workers.shared.messages import Sampling
 from workers.shared.model_files.tensor_sizes import EMBEDDING
 
-ANCHORS = (0, 3, 5, 9, 12)
-SPLITS = [(8, 8), (4, 4, 4, 2, 2)]
+ANCHORS = (0, 1, 3, 4, 6)
+SPLITS = [(4, 4), (2, 2, 2, 1, 1)]
 SLOTS = 6
 CONTEXT = 320
 SHARED = [random.Random(1).randrange(30, 500) for _ in range(70)]
@@ -81,9 +81,9 @@ MIXTURE = mixture()
 
 
 @pytest.fixture(scope="module", params=SPLITS, ids=str)
-def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
+def engine(request: pytest.FixtureRequest, shallow_model: Path) -> Iterator[LocalEngine]:
     settings = {"max_model_len": CONTEXT, "prefill_chunk": 32, "max_num_seqs": SLOTS}
-    with local_engine(tiny_model, request.param, ANCHORS[1:], **settings) as running:
+    with local_engine(shallow_model, request.param, ANCHORS[1:], **settings) as running:
         yield running
 
 
@@ -107,7 +107,7 @@ def expected(asked: Asked, alone: Result) -> int:
 
 
 @pytest.fixture(scope="module")
-def makers(engine: LocalEngine, tiny_model: Path, alone: list[Result]) -> dict[str, Maker]:
+def makers(engine: LocalEngine, shallow_model: Path, alone: list[Result]) -> dict[str, Maker]:
     """Every kind of drafter, one a slot."""
     script = Script(
         [
@@ -115,15 +115,15 @@ def makers(engine: LocalEngine, tiny_model: Path, alone: list[Result]) -> dict[s
             for asked, result in zip(MIXTURE, alone, strict=True)
         ]
     )
-    module = random_module(AutoConfig.from_pretrained(tiny_model), anchors=ANCHORS)
-    module.take_head(read_head(tiny_model).float())
+    module = random_module(AutoConfig.from_pretrained(shallow_model), anchors=ANCHORS)
+    module.take_head(read_head(shallow_model).float())
     module.eval().requires_grad_(False)
-    embedding, grammars = read_tensor(tiny_model, EMBEDDING).float(), Grammars(tiny_model)
+    embedding, grammars = read_tensor(shallow_model, EMBEDDING).float(), Grammars(shallow_model)
 
     def pdm(_: int) -> Drafter:
         return PdmDrafter(DraftRuntime(module, engine.split, CONTEXT), embedding, module, CONTEXT)
 
-    config = DrafterConfig("model", draft_model=str(tiny_model))
+    config = DrafterConfig("model", draft_model=str(shallow_model))
     draft_engine = msgspec.structs.replace(engine.config, drafter=config)
     bare: dict[str, Callable[[int], Drafter]] = {
         "model": load_model(draft_engine, engine.vocab_size),
@@ -242,11 +242,11 @@ def test_a_long_prompt_does_not_stop_the_others(engine: LocalEngine) -> None:
 @pytest.mark.parametrize(
     "changes", [{"drafts": 3}, {"kv_cache_dtype": "fp8_e4m3"}], ids=["draft-then-verify", "eight bits"]
 )
-def test_a_crowd_short_of_memory_gets_what_each_gets_alone(tiny_model: Path, changes: dict[str, Any]) -> None:
+def test_a_crowd_short_of_memory_gets_what_each_gets_alone(shallow_model: Path, changes: dict[str, Any]) -> None:
     """In rounds of drafts, frames round otherwise than plain decoding's, and all alike: no bit differs."""
     most = CONTEXT + 50
     settings = {"max_model_len": CONTEXT, "prefill_chunk": 32, "max_num_seqs": SLOTS, "max_total_tokens": most}
-    with local_engine(tiny_model, (8, 8), **settings, **changes) as engine:
+    with local_engine(shallow_model, (4, 4), **settings, **changes) as engine:
         client = engine.client
         engine.drafting.use(NgramDrafter(4, 1) if "drafts" in changes else NoDrafter())
         whole = [client.result(send(client, asked, None)) for asked in MIXTURE]

@@ -22,8 +22,8 @@ from workers.shared.emulation import Emulation
 from workers.shared.messages import Sampling
 from workers.shared.model_files.tensor_sizes import EMBEDDING
 
-ANCHORS = (0, 3, 5, 9, 12)
-SPLITS = [(8, 8), (3, 3, 3, 3, 4), (12, 4, 0)]
+ANCHORS = (0, 1, 3, 4, 6)
+SPLITS = [(4, 4), (1, 1, 2, 2, 2), (6, 2, 0)]
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41] * 10
 NEW = 24
 CAPACITY = 512
@@ -48,10 +48,10 @@ class RecordedPdm(PdmDrafter):
 
 
 @pytest.fixture(scope="module")
-def module(tiny_model: Path) -> DraftModule:
+def module(shallow_model: Path) -> DraftModule:
     """A random module with the target's own head, so that some of its drafts are right."""
-    made = random_module(AutoConfig.from_pretrained(tiny_model), anchors=ANCHORS)
-    made.take_head(read_head(tiny_model).float())
+    made = random_module(AutoConfig.from_pretrained(shallow_model), anchors=ANCHORS)
+    made.take_head(read_head(shallow_model).float())
     return made.eval().requires_grad_(False)
 
 
@@ -62,17 +62,19 @@ def split(request: pytest.FixtureRequest) -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="module")
-def engine(split: tuple[int, ...], tiny_model: Path) -> Iterator[LocalEngine]:
+def engine(split: tuple[int, ...], shallow_model: Path) -> Iterator[LocalEngine]:
     settings = {"max_model_len": CAPACITY, "prefill_chunk": 64, "max_num_seqs": SLOTS}
-    with recorded_logits(), local_engine(tiny_model, split, ANCHORS[1:], **settings) as running:
+    with recorded_logits(), local_engine(shallow_model, split, ANCHORS[1:], **settings) as running:
         yield running
 
 
 class Recorded:
     """Makes the drafters of all slots, and knows the one that has drafted most."""
 
-    def __init__(self, module: DraftModule, tiny_model: Path, split: tuple[int, ...], width: int, scratch: int) -> None:
-        embedding = read_tensor(tiny_model, EMBEDDING).float()
+    def __init__(
+        self, module: DraftModule, shallow_model: Path, split: tuple[int, ...], width: int, scratch: int
+    ) -> None:
+        embedding = read_tensor(shallow_model, EMBEDDING).float()
         self._made = [RecordedPdm(module, embedding, split, width, scratch) for _ in range(SLOTS)]
 
     def __call__(self, slot: int) -> RecordedPdm:
@@ -84,20 +86,20 @@ class Recorded:
 
 
 def drafter(
-    module: DraftModule, tiny_model: Path, split: tuple[int, ...], width: int = 1, scratch: int = 0
+    module: DraftModule, shallow_model: Path, split: tuple[int, ...], width: int = 1, scratch: int = 0
 ) -> Recorded:
-    return Recorded(module, tiny_model, split, width, scratch)
+    return Recorded(module, shallow_model, split, width, scratch)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(seed=0, temperature=0), Sampling(seed=3, top_k=200, top_p=0.9)])
 def test_tokens_and_logits_are_those_of_plain_decoding(
-    engine: LocalEngine, module: DraftModule, tiny_model: Path, split: tuple[int, ...], sampling: Sampling
+    engine: LocalEngine, module: DraftModule, shallow_model: Path, split: tuple[int, ...], sampling: Sampling
 ) -> None:
     engine.drafting.use(NoDrafter())
     RecordingSampler.seen = {}
     plain = engine.client.generate(PROMPT, NEW, sampling)
     logits = RecordingSampler.seen
-    pdm = drafter(module, tiny_model, split)
+    pdm = drafter(module, shallow_model, split)
 
     def combined(slot: int) -> Drafter:
         return CombinedDrafter(pdm(slot), NgramDrafter(6, 1), module_delays_stages=True)
@@ -115,9 +117,9 @@ def test_tokens_and_logits_are_those_of_plain_decoding(
 
 
 def test_drafts_do_not_depend_on_timing(
-    engine: LocalEngine, module: DraftModule, tiny_model: Path, split: tuple[int, ...]
+    engine: LocalEngine, module: DraftModule, shallow_model: Path, split: tuple[int, ...]
 ) -> None:
-    first, second = drafter(module, tiny_model, split), drafter(module, tiny_model, split)
+    first, second = drafter(module, shallow_model, split), drafter(module, shallow_model, split)
     engine.drafting.use(first)
     engine.client.generate(PROMPT, NEW)
     settings = {
@@ -127,7 +129,7 @@ def test_drafts_do_not_depend_on_timing(
         "emulate": Emulation(stage_ms=4.0),
         "delta": 1,
     }
-    with local_engine(tiny_model, split, ANCHORS[1:], **settings) as slow:
+    with local_engine(shallow_model, split, ANCHORS[1:], **settings) as slow:
         slow.drafting.use(second)
         slow.client.generate(PROMPT, NEW)
     one, other = first.busiest.drafts, second.busiest.drafts
@@ -140,9 +142,9 @@ def test_drafts_do_not_depend_on_timing(
 
 
 def test_a_draft_is_the_one_of_a_pass_over_the_whole_text(
-    engine: LocalEngine, module: DraftModule, tiny_model: Path, split: tuple[int, ...]
+    engine: LocalEngine, module: DraftModule, shallow_model: Path, split: tuple[int, ...]
 ) -> None:
-    pdm = drafter(module, tiny_model, split)
+    pdm = drafter(module, shallow_model, split)
     engine.drafting.use(pdm)
     text = PROMPT + engine.client.generate(PROMPT, NEW).tokens
     engine.client.status()  # a ping through all stages: every tap of the request has arrived
@@ -161,13 +163,13 @@ def test_a_draft_is_the_one_of_a_pass_over_the_whole_text(
 
 @pytest.mark.parametrize("width", [2, 4])
 def test_frames_of_several_tokens_are_filled_and_their_drafts_do_not_depend_on_timing(
-    module: DraftModule, tiny_model: Path, split: tuple[int, ...], width: int
+    module: DraftModule, shallow_model: Path, split: tuple[int, ...], width: int
 ) -> None:
     sampling = Sampling(seed=3, top_k=200, top_p=0.9)
     settings = {"max_model_len": CAPACITY, "prefill_chunk": 64, "max_num_seqs": SLOTS, "tokens_per_frame": width}
-    with local_engine(tiny_model, split, ANCHORS[1:], **settings) as wide:
+    with local_engine(shallow_model, split, ANCHORS[1:], **settings) as wide:
         plain = wide.client.generate(PROMPT, NEW, sampling)
-        pdm = drafter(module, tiny_model, split, width)
+        pdm = drafter(module, shallow_model, split, width)
         wide.drafting.use(pdm)
         for _ in range(2):
             result = wide.client.generate(PROMPT, NEW, sampling)
@@ -191,12 +193,12 @@ def test_frames_of_several_tokens_are_filled_and_their_drafts_do_not_depend_on_t
 
 @pytest.mark.parametrize(("breadth", "width"), [(2, 1), (4, 1), (3, 2)])
 def test_drafts_that_branch_are_those_of_a_pass_over_their_own_text(
-    module: DraftModule, tiny_model: Path, split: tuple[int, ...], breadth: int, width: int
+    module: DraftModule, shallow_model: Path, split: tuple[int, ...], breadth: int, width: int
 ) -> None:
     settings = {"max_model_len": CAPACITY, "prefill_chunk": 64, "max_num_seqs": SLOTS}
     shape = {"tokens_per_frame": width, "tree_width": breadth}
-    with local_engine(tiny_model, split, ANCHORS[1:], **settings, **shape) as wide:
-        pdm = drafter(module, tiny_model, split, width, wide.config.scratch)
+    with local_engine(shallow_model, split, ANCHORS[1:], **settings, **shape) as wide:
+        pdm = drafter(module, shallow_model, split, width, wide.config.scratch)
         for sampling in (Sampling(seed=3, top_k=200, top_p=0.9), Sampling(seed=0, temperature=0)):
             wide.drafting.use(NoDrafter())
             plain = wide.client.generate(PROMPT, NEW, sampling)
@@ -222,12 +224,12 @@ def test_drafts_that_branch_are_those_of_a_pass_over_their_own_text(
 
 
 def test_aborts_leave_nothing_behind(
-    engine: LocalEngine, module: DraftModule, tiny_model: Path, split: tuple[int, ...]
+    engine: LocalEngine, module: DraftModule, shallow_model: Path, split: tuple[int, ...]
 ) -> None:
     engine.drafting.use(NoDrafter())
     client = engine.client
     plain = client.generate(PROMPT, 20).tokens
-    engine.drafting.use(drafter(module, tiny_model, split))
+    engine.drafting.use(drafter(module, shallow_model, split))
     for after in (1, 2, 5, 9):
         identifier = client.send(PROMPT[::-1], 100)
         assert client.result(identifier, abort_after=after).finish == "abort"
@@ -235,9 +237,9 @@ def test_aborts_leave_nothing_behind(
 
 
 def test_the_rank_of_the_right_token_is_counted(
-    engine: LocalEngine, module: DraftModule, tiny_model: Path, split: tuple[int, ...]
+    engine: LocalEngine, module: DraftModule, shallow_model: Path, split: tuple[int, ...]
 ) -> None:
-    engine.drafting.use(drafter(module, tiny_model, split))
+    engine.drafting.use(drafter(module, shallow_model, split))
     counts = engine.client.generate(PROMPT, NEW).counts
     assert counts is not None
     assert counts.ranked == counts.accepted + counts.rejected

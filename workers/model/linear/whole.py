@@ -4,23 +4,34 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from workers.model.linear.layouts import Parts, read_rows, unpack
 from workers.shared.packed.weight import PackedWeight
 
+# With AVX2 alone the library takes up to so many rows at a time, and sums one or two in another order than more.
+_AVX2_BLOCK = 6
+
 
 class HalfLinear(nn.Module):
-    """Weights in float16, rows and sums in float32, by the library that torch brings for CPUs of x86."""
+    """Weights in float16, rows and sums in float32, by the library that torch brings for CPUs of x86.
+
+    Rows are filled up to whole blocks of it, so that each has the same result however many there are.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self._packed: Any = torch.ops.quantized.linear_prepack_fp16(weight, bias)
+        self._block = _AVX2_BLOCK if torch.backends.cpu.get_cpu_capability() == "AVX2" else 1
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., columns] to [..., rows of the weights], in the dtype of `rows`."""
-        product: Tensor = torch.ops.quantized.linear_dynamic_fp16(rows.float(), self._packed)
-        return product.to(rows.dtype)
+        flat = rows.float().reshape(-1, rows.shape[-1])
+        count = len(flat)
+        if missing := -count % self._block:
+            flat = pad(flat, (0, 0, 0, missing))
+        product: Tensor = torch.ops.quantized.linear_dynamic_fp16(flat, self._packed)
+        return product[:count].to(rows.dtype).view(*rows.shape[:-1], -1)
 
 
 class UnpackingLinear(nn.Module):
