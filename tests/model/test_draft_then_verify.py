@@ -31,12 +31,12 @@ PACKED_NEAR = 2 * torch.finfo(torch.bfloat16).eps
 GREEDY = Sampling(seed=0, temperature=0)
 
 
-@pytest.fixture(scope="module", params=[((16,), 1), ((8, 8), 3), ((4, 4, 4, 4, 0), 8)], ids=str)
-def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
+@pytest.fixture(scope="module", params=[((8,), 1), ((4, 4), 3), ((2, 2, 2, 2, 0), 8)], ids=str)
+def engine(request: pytest.FixtureRequest, shallow_model: Path) -> Iterator[LocalEngine]:
     split, drafts = request.param
     with (
         recorded_logits(),
-        local_engine(tiny_model, split, drafts=drafts, max_model_len=512, prefill_chunk=64) as running,
+        local_engine(shallow_model, split, drafts=drafts, max_model_len=512, prefill_chunk=64) as running,
     ):
         yield running
 
@@ -138,13 +138,13 @@ def test_stops_limits_and_aborts_anywhere_in_a_round(engine: LocalEngine) -> Non
             assert engine.client.result(identifier, abort_after=after).finish == "abort"
 
 
-def test_a_grammar_holds_at_every_row_of_a_frame(engine: LocalEngine, tiny_model: Path) -> None:
+def test_a_grammar_holds_at_every_row_of_a_frame(engine: LocalEngine, shallow_model: Path) -> None:
     sampling = Sampling(seed=3, temperature=1.0, repetition_penalty=1.1, grammar=GRAMMAR)
-    stops = sorted(read_end_tokens(tiny_model))
+    stops = sorted(read_end_tokens(shallow_model))
     engine.drafting.use(NoDrafter())
     plain = engine.client.generate(PROMPT, 200, sampling, stops)
     assert plain.finish == "stop"
-    grammars = Grammars(tiny_model)
+    grammars = Grammars(shallow_model)
     for name, drafter in drafters(PROMPT + plain.tokens, engine.vocab_size).items():
         for candidate in (drafter, ForcedDrafter(drafter, grammars)):
             engine.drafting.use(candidate)

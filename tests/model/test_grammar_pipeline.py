@@ -35,15 +35,15 @@ NEW = 200
 DRAFTED = {2: 0.0, 5: 1.0}  # the temperature at which drafters are compared, by number of stages; splits are at both
 
 
-@pytest.fixture(scope="module", params=[(8, 8), (4, 4, 4, 2, 2)], ids=str)
-def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
-    with local_engine(tiny_model, request.param, max_model_len=512) as running:
+@pytest.fixture(scope="module", params=[(4, 4), (2, 2, 2, 1, 1)], ids=str)
+def engine(request: pytest.FixtureRequest, shallow_model: Path) -> Iterator[LocalEngine]:
+    with local_engine(shallow_model, request.param, max_model_len=512) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def grammars(tiny_model: Path) -> Grammars:
-    return Grammars(tiny_model)
+def grammars(shallow_model: Path) -> Grammars:
+    return Grammars(shallow_model)
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +60,12 @@ def ask(engine: LocalEngine, drafter: Drafter, model: Path, temperature: float, 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_answer_matches_and_does_not_depend_on_split_or_drafter(
-    engine: LocalEngine, tiny_model: Path, grammars: Grammars, answers: dict[float, list[int]], temperature: float
+    engine: LocalEngine, shallow_model: Path, grammars: Grammars, answers: dict[float, list[int]], temperature: float
 ) -> None:
-    plain = ask(engine, NoDrafter(), tiny_model, temperature)
+    plain = ask(engine, NoDrafter(), shallow_model, temperature)
     assert plain.error is None
     assert plain.finish == "stop"
-    text = Tokenizer.from_file(str(tiny_model / "tokenizer.json")).decode(plain.tokens)
+    text = Tokenizer.from_file(str(shallow_model / "tokenizer.json")).decode(plain.tokens)
     answer = json.loads(text)
     assert list(answer) == SCHEMA["required"]
     assert answers.setdefault(temperature, plain.tokens) == plain.tokens
@@ -73,22 +73,22 @@ def test_the_answer_matches_and_does_not_depend_on_split_or_drafter(
         return
     for name, drafter in drafters(PROMPT + plain.tokens, engine.vocab_size).items():
         for candidate in (drafter, ForcedDrafter(drafter, grammars)):
-            result = ask(engine, candidate, tiny_model, temperature)
+            result = ask(engine, candidate, shallow_model, temperature)
             assert (result.tokens, result.finish) == (plain.tokens, "stop"), name
 
 
-def test_forced_drafts_are_always_accepted(engine: LocalEngine, tiny_model: Path, grammars: Grammars) -> None:
-    counts = ask(engine, ForcedDrafter(NoDrafter(), grammars), tiny_model, 1.0).counts
+def test_forced_drafts_are_always_accepted(engine: LocalEngine, shallow_model: Path, grammars: Grammars) -> None:
+    counts = ask(engine, ForcedDrafter(NoDrafter(), grammars), shallow_model, 1.0).counts
     assert counts is not None
     assert counts.rejected == 0
-    plain = ask(engine, NoDrafter(), tiny_model, 1.0).counts
+    plain = ask(engine, NoDrafter(), shallow_model, 1.0).counts
     assert plain is not None
     assert counts.accepted > 20
     assert counts.cycles < plain.cycles / 1.5
 
 
-def test_a_grammar_that_fails_in_the_stage_ends_the_request_alone(engine: LocalEngine, tiny_model: Path) -> None:
-    failed = ask(engine, NoDrafter(), tiny_model, 1.0, grammar="start: nothing")
+def test_a_grammar_that_fails_in_the_stage_ends_the_request_alone(engine: LocalEngine, shallow_model: Path) -> None:
+    failed = ask(engine, NoDrafter(), shallow_model, 1.0, grammar="start: nothing")
     assert failed.error is not None
     assert "grammar" in failed.error
     assert len(engine.client.generate(PROMPT, 5).tokens) == 5

@@ -63,20 +63,20 @@ class BushyDrafter(Drafter):
 
 
 SHAPES = [
-    ((16,), {"tree_width": 3, "tokens_per_frame": 4}),
-    ((8, 8), {"tree_width": 2}),
-    ((6, 5, 5), {"tree_width": 8, "tokens_per_frame": 2}),
-    ((4, 4, 4, 4, 0), {"tree_width": 4, "delta": 1}),
-    ((8, 8), {"tree_width": 3, "drafts": 3}),
+    ((8,), {"tree_width": 3, "tokens_per_frame": 4}),
+    ((4, 4), {"tree_width": 2}),
+    ((3, 3, 2), {"tree_width": 8, "tokens_per_frame": 2}),
+    ((2, 2, 2, 2, 0), {"tree_width": 4, "delta": 1}),
+    ((4, 4), {"tree_width": 3, "drafts": 3}),
 ]
 
 
 @pytest.fixture(scope="module", params=SHAPES, ids=str)
-def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
+def engine(request: pytest.FixtureRequest, shallow_model: Path) -> Iterator[LocalEngine]:
     split, settings = request.param
     with (
         recorded_logits(),
-        local_engine(tiny_model, split, max_model_len=512, prefill_chunk=64, **settings) as running,
+        local_engine(shallow_model, split, max_model_len=512, prefill_chunk=64, **settings) as running,
     ):
         yield running
 
@@ -127,14 +127,14 @@ def test_stops_limits_and_aborts_anywhere_in_a_tree(engine: LocalEngine) -> None
     assert engine.client.generate(PROMPT, NEW).tokens == plain.tokens
 
 
-def test_a_grammar_follows_the_walk(engine: LocalEngine, tiny_model: Path) -> None:
+def test_a_grammar_follows_the_walk(engine: LocalEngine, shallow_model: Path) -> None:
     sampling = Sampling(seed=3, temperature=1.0, repetition_penalty=1.1, grammar=GRAMMAR)
-    stops = sorted(read_end_tokens(tiny_model))
+    stops = sorted(read_end_tokens(shallow_model))
     engine.drafting.use(NoDrafter())
     plain = engine.client.generate(PROMPT, 200, sampling, stops)
     assert plain.finish == "stop"
     bushy = BushyDrafter(PROMPT + plain.tokens, engine.vocab_size, RANKS["scattered"])
-    for candidate in (bushy, ForcedDrafter(bushy, Grammars(tiny_model))):
+    for candidate in (bushy, ForcedDrafter(bushy, Grammars(shallow_model))):
         engine.drafting.use(candidate)
         result = engine.client.generate(PROMPT, 200, sampling, stops)
         assert (result.tokens, result.finish) == (plain.tokens, "stop")
@@ -157,13 +157,13 @@ def test_three_tokens_have_the_joint_law_of_the_model(tmp_path: Path, shape: dic
 
 
 def test_shapes_that_change_in_the_midst_of_a_request_change_no_token(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    shallow_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"max_model_len": 512, "prefill_chunk": 64, "tokens_per_frame": "auto", "tree_width": "auto"}
     rng, taken = random.Random(3), set[Shape]()
     with (
         recorded_logits(),
-        local_engine(tiny_model, (8, 8), **settings) as running,
+        local_engine(shallow_model, (4, 4), **settings) as running,
         pytest.MonkeyPatch.context() as patch,
     ):
 

@@ -25,12 +25,12 @@ from workers.shared.messages import Sampling
 from workers.shared.model_files.end_tokens import read_end_tokens
 
 
-@pytest.fixture(scope="module", params=[((8, 8), 4), ((4, 4, 4, 4, 0), 2), ((6, 5, 5), 8)], ids=str)
-def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
+@pytest.fixture(scope="module", params=[((4, 4), 4), ((2, 2, 2, 2, 0), 2), ((3, 3, 2), 8)], ids=str)
+def engine(request: pytest.FixtureRequest, shallow_model: Path) -> Iterator[LocalEngine]:
     split, width = request.param
     with (
         recorded_logits(),
-        local_engine(tiny_model, split, tokens_per_frame=width, max_model_len=512, prefill_chunk=64) as running,
+        local_engine(shallow_model, split, tokens_per_frame=width, max_model_len=512, prefill_chunk=64) as running,
     ):
         yield running
 
@@ -73,14 +73,14 @@ def test_stops_limits_and_aborts_anywhere_in_a_frame(engine: LocalEngine) -> Non
     assert run(engine, by_name["right"], GREEDY, PROMPT, NEW)[0].tokens == plain.tokens
 
 
-def test_a_grammar_holds_at_every_row_of_a_frame(engine: LocalEngine, tiny_model: Path) -> None:
+def test_a_grammar_holds_at_every_row_of_a_frame(engine: LocalEngine, shallow_model: Path) -> None:
     sampling = Sampling(seed=3, temperature=1.0, repetition_penalty=1.1, grammar=GRAMMAR)
-    stops = sorted(read_end_tokens(tiny_model))
+    stops = sorted(read_end_tokens(shallow_model))
     engine.drafting.use(NoDrafter())
     plain = engine.client.generate(PROMPT, 200, sampling, stops)
     assert plain.finish == "stop"
     half_right = drafters(PROMPT + plain.tokens, engine.vocab_size)["half right"]
-    for candidate in (half_right, ForcedDrafter(half_right, Grammars(tiny_model))):
+    for candidate in (half_right, ForcedDrafter(half_right, Grammars(shallow_model))):
         engine.drafting.use(candidate)
         result = engine.client.generate(PROMPT, 200, sampling, stops)
         assert (result.tokens, result.finish) == (plain.tokens, "stop")
@@ -104,10 +104,10 @@ def test_the_policy_is_the_pipelines(engine: LocalEngine) -> None:
     assert schedule.policy == pipelined(len(engine.split), 0, engine.config.tokens_per_frame)
 
 
-def test_frames_are_as_wide_as_is_fastest_and_tokens_stay_the_same(tiny_model: Path) -> None:
+def test_frames_are_as_wide_as_is_fastest_and_tokens_stay_the_same(shallow_model: Path) -> None:
     emulate = Emulation(stage_ms=20)
     settings = {"max_model_len": 512, "prefill_chunk": 64, "tokens_per_frame": "auto", "emulate": emulate}
-    with recorded_logits(), local_engine(tiny_model, (8, 8), **settings) as running:
+    with recorded_logits(), local_engine(shallow_model, (4, 4), **settings) as running:
         plain = run(running, NoDrafter(), GREEDY, PROMPT, NEW)
         right = drafters(PROMPT + plain[0].tokens, running.vocab_size)["right"]
         assert not differs(GREEDY, plain, run(running, right, GREEDY, PROMPT, NEW), PROMPT)
