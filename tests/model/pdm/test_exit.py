@@ -28,8 +28,8 @@ from workers.shared.errors import ConfigError
 from workers.shared.messages import Sampling, Tap
 from workers.shared.model_files.tensor_sizes import EMBEDDING
 
-EXITS = (0, 3, 8)
-SPLITS = [(8, 8), (3, 3, 3, 3, 4), (12, 4, 0)]
+EXITS = (0, 1, 4)
+SPLITS = [(4, 4), (1, 1, 2, 2, 2), (6, 2, 0)]
 PROMPT = [40, 41, 42, 40, 41, 42, 40, 41] * 10
 NEW = 24
 CAPACITY = 512
@@ -57,35 +57,35 @@ class Watched(PdmDrafter):
 
 
 @pytest.fixture(scope="module", params=[0, 2], ids=["no layer", "two layers"])
-def head(request: pytest.FixtureRequest, tiny_model: Path) -> DraftModule:
+def head(request: pytest.FixtureRequest, shallow_model: Path) -> DraftModule:
     """A random exit head with the target's own rows, so that some of its drafts are right."""
     layers: int = request.param
-    made = random_module(AutoConfig.from_pretrained(tiny_model), layers, anchors=EXITS, rows=RowRule.EXIT)
-    made.take_head(read_head(tiny_model).float())
+    made = random_module(AutoConfig.from_pretrained(shallow_model), layers, anchors=EXITS, rows=RowRule.EXIT)
+    made.take_head(read_head(shallow_model).float())
     return made.eval().requires_grad_(False)
 
 
 @pytest.fixture(scope="module", params=SPLITS, ids=str)
-def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
-    read = FeatureMap((0, 3, 8, 16), request.param, RowRule.EXIT).read
-    with recorded_logits(), local_engine(tiny_model, request.param, read, **SETTINGS) as running:
+def engine(request: pytest.FixtureRequest, shallow_model: Path) -> Iterator[LocalEngine]:
+    read = FeatureMap((0, 1, 4, 8), request.param, RowRule.EXIT).read
+    with recorded_logits(), local_engine(shallow_model, request.param, read, **SETTINGS) as running:
         yield running
 
 
-def watched(head: DraftModule, tiny_model: Path, split: tuple[int, ...]) -> list[Watched]:
-    embedding = read_tensor(tiny_model, EMBEDDING).float()
+def watched(head: DraftModule, shallow_model: Path, split: tuple[int, ...]) -> list[Watched]:
+    embedding = read_tensor(shallow_model, EMBEDDING).float()
     return [Watched(head, embedding, split) for _ in range(2)]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(seed=0, temperature=0), SAMPLED])
 def test_tokens_and_logits_are_those_of_plain_decoding(
-    engine: LocalEngine, head: DraftModule, tiny_model: Path, sampling: Sampling
+    engine: LocalEngine, head: DraftModule, shallow_model: Path, sampling: Sampling
 ) -> None:
     engine.drafting.use(NoDrafter())
     RecordingSampler.seen = {}
     plain = engine.client.generate(PROMPT, NEW, sampling)
     logits = RecordingSampler.seen
-    drafters = watched(head, tiny_model, engine.split)
+    drafters = watched(head, shallow_model, engine.split)
     engine.drafting.use(lambda slot: drafters[slot])
     for _ in range(2):
         RecordingSampler.seen = {}
@@ -98,11 +98,11 @@ def test_tokens_and_logits_are_those_of_plain_decoding(
 
 
 def test_a_draft_waits_for_its_tap_and_is_that_of_a_pass_over_the_whole_text(
-    engine: LocalEngine, head: DraftModule, tiny_model: Path
+    engine: LocalEngine, head: DraftModule, shallow_model: Path
 ) -> None:
-    drafters = watched(head, tiny_model, engine.split)
+    drafters = watched(head, shallow_model, engine.split)
     slow = Emulation(stage_ms=4.0)
-    with local_engine(tiny_model, engine.split, drafters[0].anchors, emulate=slow, **SETTINGS) as running:
+    with local_engine(shallow_model, engine.split, drafters[0].anchors, emulate=slow, **SETTINGS) as running:
         running.drafting.use(lambda slot: drafters[slot])
         text = PROMPT + running.client.generate(PROMPT, NEW).tokens
         running.client.status()  # a ping through all stages: every tap of the request has arrived
@@ -118,10 +118,10 @@ def test_a_draft_waits_for_its_tap_and_is_that_of_a_pass_over_the_whole_text(
     assert checked > NEW / 3
 
 
-def test_aborts_leave_nothing_behind(engine: LocalEngine, head: DraftModule, tiny_model: Path) -> None:
+def test_aborts_leave_nothing_behind(engine: LocalEngine, head: DraftModule, shallow_model: Path) -> None:
     engine.drafting.use(NoDrafter())
     plain = engine.client.generate(PROMPT, 20).tokens
-    drafters = watched(head, tiny_model, engine.split)
+    drafters = watched(head, shallow_model, engine.split)
     engine.drafting.use(lambda slot: drafters[slot])
     for after in (1, 2, 5):
         identifier = engine.client.send(PROMPT[::-1], 100)
