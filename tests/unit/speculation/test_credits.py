@@ -103,7 +103,7 @@ class Made:
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 8), st.sampled_from([0.0, 0.5, 0.95, 1.0])), min_size=1, max_size=7),
+    st.lists(st.tuples(st.integers(1, 12), st.sampled_from([0.0, 0.5, 0.95, 1.0])), min_size=1, max_size=9),
     st.integers(1, 6),
     st.sampled_from([0.0, 0.5, 1.0]),
     st.randoms(use_true_random=False),

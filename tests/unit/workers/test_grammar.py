@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
@@ -50,6 +50,7 @@ writes = st.lists(
 
 
 @given(writes)
+@settings(max_examples=200)
 def test_any_detour_leads_to_the_same_mask(grammars: Grammars, steps: list[tuple[int, int, list[int], bool]]) -> None:
     matcher = GrammarMatcher(grammars, GRAMMAR)
     output: list[int] = []
