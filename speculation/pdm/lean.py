@@ -63,17 +63,16 @@ class LeanLayer(nn.Module):
         self._rules = Rules(attention.scaling)
         q, k, v = (getattr(attention, f"{name}_proj") for name in "qkv")
         self._heads, self._kv_heads = (linear.out_features // self._head_dim for linear in (q, k))
-        self._norms = {
-            name.removesuffix("layernorm"): _Norm.of(child, from_one=four)
-            for name, child in layer.named_children()
-            if name.endswith("layernorm")
-        }
-        self._before_mlp = self._norms["pre_feedforward_" if four else "post_attention_"]
-        self._after = (self._norms["post_attention_"], self._norms["post_feedforward_"]) if four else None
+
+        def norm(part: Any, name: str) -> _Norm:
+            return _Norm.of(getattr(part, name), from_one=four)
+
+        self._before_attention = norm(layer, "input_layernorm")
+        self._before_mlp = norm(layer, "pre_feedforward_layernorm" if four else "post_attention_layernorm")
+        self._after_attention = norm(layer, "post_attention_layernorm") if four else None
+        self._after_mlp = norm(layer, "post_feedforward_layernorm") if four else None
         self._head_norms = (
-            tuple(_Norm.of(getattr(attention, name), from_one=four) for name in ("q_norm", "k_norm"))
-            if hasattr(attention, "q_norm")
-            else None
+            (norm(attention, "q_norm"), norm(attention, "k_norm")) if hasattr(attention, "q_norm") else None
         )
         self._act: nn.Module = mlp.act_fn
         self.qkv = _joined(q, k, v)
@@ -83,7 +82,7 @@ class LeanLayer(nn.Module):
 
     def forward(self, hidden: Tensor, rotation: CosSin, seen: Rows) -> Tensor:
         """The layer's output, `[1, T, H]`, like `hidden`; `rotation` is cosines and sines, `[1, T, head_dim]` each."""
-        joined = self.qkv(self._norms["input_"](hidden)).unflatten(-1, (-1, self._head_dim))
+        joined = self.qkv(self._before_attention(hidden)).unflatten(-1, (-1, self._head_dim))
         query, key, value = joined.split([self._heads, self._kv_heads, self._kv_heads], dim=2)
         if self._head_norms is not None:
             query, key = (norm(rows) for norm, rows in zip(self._head_norms, (query, key), strict=True))
@@ -93,10 +92,10 @@ class LeanLayer(nn.Module):
         query, key = rotated.transpose(1, 2).split([self._heads, self._kv_heads], dim=1)
         attended = seen.attend(self._index, query, key, value.transpose(1, 2), self._rules)
         output = self.out(attended.transpose(1, 2).flatten(2))
-        hidden = hidden + (output if self._after is None else self._after[0](output))
+        hidden = hidden + (output if self._after_attention is None else self._after_attention(output))
         gate, up = self.gate_up(self._before_mlp(hidden)).chunk(2, dim=-1)
         output = self.down(self._act(gate).mul_(up))
-        return hidden + (output if self._after is None else self._after[1](output))
+        return hidden + (output if self._after_mlp is None else self._after_mlp(output))
 
 
 def _rotated(rows: Tensor, rotation: CosSin) -> Tensor:
@@ -111,11 +110,10 @@ def _rotated(rows: Tensor, rotation: CosSin) -> Tensor:
 
 def is_known(layer: nn.Module) -> bool:
     """Whether `layer` is put together as the ones that `LeanLayer` knows."""
-    attention, mlp = (set(dict(part.named_children())) for part in _parts(layer))
-    names = set(dict(layer.named_children()))
-    return names in (_PLAIN, _FOUR_NORMS) and attention in (_ATTENTION, _ATTENTION | _HEAD_NORMS) and mlp == _MLP
+    attention, mlp = (_children(getattr(layer, name, None)) for name in ("self_attn", "mlp"))
+    heads_known = attention in (_ATTENTION, _ATTENTION | _HEAD_NORMS)
+    return _children(layer) in (_PLAIN, _FOUR_NORMS) and heads_known and mlp == _MLP
 
 
-def _parts(layer: nn.Module) -> tuple[nn.Module, nn.Module]:
-    nothing = nn.Module()
-    return getattr(layer, "self_attn", nothing), getattr(layer, "mlp", nothing)
+def _children(module: nn.Module | None) -> set[str]:
+    return set() if module is None else {name for name, _ in module.named_children()}
