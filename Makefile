@@ -44,7 +44,7 @@ UNIT := $(PYTEST) tests/unit -p no:schemathesis
 # Coverage is of the unit tests alone: counting lines would slow down what computes, simulates or starts processes. Types
 # are checked beside them, by a process that has one thread.
 test: lint contracts
-	+@$(MAKE) --no-print-directory --jobs 2 types unit-covered
+	@$(MAKE) --no-print-directory --jobs 2 types unit-covered
 	$(PYTEST) --ignore tests/unit --durations 15
 
 unit-covered: $(INSTALLED)

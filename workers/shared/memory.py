@@ -111,7 +111,7 @@ def module_bytes(path: Path, config: EngineConfig) -> tuple[int, int]:
     what they hold only when they are read, the weights alone count. Raises `ConfigError` where there is no module.
     """
     target, drafter = read_inventory(Path(config.model)).entries, config.drafter
-    item = 4 if drafter.device == "cpu" else _ITEM_BYTES[config.dtype]  # while it is loaded at least
+    item = 4 if drafter.device == "cpu" else _ITEM_BYTES[config.dtype]  # float32, as it is loaded; no more is kept
     embedding = target[EMBEDDING]
     if not path.exists():
         raise ConfigError(f"--draft-module {path}: no such folder or .pt file")
