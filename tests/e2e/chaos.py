@@ -146,6 +146,8 @@ def inflict(server: Serving, fault: Fault, rng: random.Random) -> None:
         os.kill(pid, signal.SIGKILL)
     elif fault.kind == "stop":
         os.kill(pid, signal.SIGSTOP)
+        if "--stage" in fault.role:
+            wait_until(lambda: server.health() == 503, PATIENCE)  # nobody is sent to what hangs
         wait_until(lambda: not command(pid), PATIENCE)  # somebody has ended it
     else:
         pause = threading.Event()

@@ -1,4 +1,7 @@
-"""The processes of deploy/compose.yaml started one by one, by a supervisor that restarts each of them by itself."""
+"""The processes of deploy/compose.yaml started one by one, by a supervisor that restarts each of them by itself.
+
+Stages are copies of one process that has imported torch once for all of their starts.
+"""
 
 import contextlib
 import json
@@ -6,9 +9,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +21,8 @@ import pytest
 
 from tests.e2e.serving import wait_until
 from workers.shared.hosts.tokens import draw_token
+from workers.shared.processes.children import Process
+from workers.shared.processes.forked import STAGES, ForkServer
 from workers.shared.processes.free_port import free_port
 
 pytestmark = pytest.mark.timeout(900)
@@ -30,14 +36,13 @@ PROMPT = [40, 41, 42, 40, 41, 42, 40, 41]
 class Service:
     """One process that is started again whenever it ends, as `restart: unless-stopped` does."""
 
-    arguments: tuple[str, ...]
-    log: Path
-    process: "subprocess.Popen[bytes]" = field(init=False)
+    start: Callable[[], Process]
+    process: Process = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: bool = False
 
     def __post_init__(self) -> None:
-        self._start()
+        self.process = self.start()
         self._thread = threading.Thread(target=self._supervise, daemon=True)
         self._thread.start()
 
@@ -53,20 +58,32 @@ class Service:
             self.process.kill()
         self._thread.join(10)
 
-    def _start(self) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *self.arguments], env=environment, stdout=output, stderr=subprocess.STDOUT
-            )
-
     def _supervise(self) -> None:
         while True:
             self.process.wait()
             with self._lock:
                 if self._stopped:
                     return
-                self._start()
+                self.process = self.start()
+
+
+@dataclass
+class Starts:
+    """Starts of `python -m` something: an own process with its log, or a copy, whose words are pytest's."""
+
+    folder: Path
+    stages: ForkServer
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # one start after the other
+
+    def alone(self, *arguments: str) -> Process:
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        command = [sys.executable, "-m", *arguments]
+        with self._lock, (self.folder / f"{arguments[0]}.log").open("ab") as output:
+            return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+
+    def copied(self, *arguments: str) -> Process:
+        with self._lock:
+            return self.stages.spawn(arguments[0], *arguments).process
 
 
 LONG = {"model": "tiny", "prompt": PROMPT, "max_tokens": 300, "temperature": 0, "ignore_eos": True}
@@ -77,6 +94,7 @@ class Group:
     """All services of one engine and its API server."""
 
     url: str
+    folder: Path
     services: dict[str, Service]
 
     def healthy(self) -> bool:
@@ -93,7 +111,7 @@ class Group:
         return text
 
     def logs(self) -> str:
-        return "\n".join(f"--- {name}\n{service.log.read_text()}" for name, service in self.services.items())
+        return "\n".join(f"--- {log.name}\n{log.read_text()}" for log in self.folder.glob("*.log"))
 
     def wait_until_healthy(self, seconds: float) -> None:
         try:
@@ -114,17 +132,19 @@ def started(folder: Path, transport: Literal["zmq", "gloo"], stages: int) -> Ite
     command = [sys.executable, "-m", "server.cli", "plan", "tiny", *arguments]
     subprocess.run(command, check=True, timeout=BACK, capture_output=True)
     engine = ("--config", str(folder / "engine.json"))
-    commands: dict[str, tuple[str, ...]] = {"api": ("server", "--settings", str(folder / "server.json"))}
-    commands |= {f"stage-{i}": ("workers", "--stage", str(i), *engine) for i in reversed(range(stages))}
-    commands["engine"] = ("speculation", *engine)
-    services = {name: Service(arguments, folder / f"{name}.log") for name, arguments in commands.items()}
-    group = Group(f"http://127.0.0.1:{port}", services)
-    try:
-        group.wait_until_healthy(BACK)
-        yield group
-    finally:
-        for service in services.values():
-            service.stop()
+    with ForkServer(*STAGES) as copies:
+        starts = Starts(folder, copies)
+        services = {"api": Service(partial(starts.alone, "server", "--settings", str(folder / "server.json")))}
+        for stage in reversed(range(stages)):
+            services[f"stage-{stage}"] = Service(partial(starts.copied, "workers", "--stage", str(stage), *engine))
+        services["engine"] = Service(partial(starts.alone, "speculation", *engine))
+        group = Group(f"http://127.0.0.1:{port}", folder, services)
+        try:
+            group.wait_until_healthy(BACK)
+            yield group
+        finally:
+            for service in services.values():
+                service.stop()
 
 
 @pytest.fixture(scope="module")

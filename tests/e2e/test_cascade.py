@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from speculation.drafters.none import NoDrafter
 from tests.e2e.serving import Serving, children, command, serving, wait_until
-from tests.e2e.test_serve import tokens
+from tests.e2e.test_serve import PROMPT, tokens
+from tests.harness import local_engine
 from tests.measure.pruned_model import write_pruned_model
+from workers.shared.messages import Sampling
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -28,11 +31,12 @@ def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
-    """Greedy and seeded tokens of a server without drafts."""
-    options = ("--stages", "2", "--transport", "inprocess", "--drafter", "none")
-    with serving(tmp_path_factory.mktemp("plain"), "tiny", *options) as running:
-        return [tokens(running, NEW), tokens(running, NEW, temperature=1, seed=7)]
+def plain(tiny_model: Path) -> list[list[int]]:
+    """Greedy and seeded tokens of an engine without drafts."""
+    samplings = (Sampling(seed=0, temperature=0), Sampling(seed=7, temperature=1))
+    with local_engine(tiny_model, (16,)) as engine:
+        engine.drafting.use(NoDrafter())
+        return [engine.client.generate(PROMPT, NEW, sampling).tokens for sampling in samplings]
 
 
 def process(server: Serving, model: int) -> int | None:

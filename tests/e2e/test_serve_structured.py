@@ -1,6 +1,5 @@
 """Structured output and tools from a real model in real processes: random weights, and still exactly what was asked."""
 
-import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -28,35 +27,26 @@ TOOL: Any = {
 ASK: Any = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "seed": 3}
 
 
-@pytest.fixture(scope="module", params=["ngram", "none"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """That drafters change nothing of such answers is shown in one process (tests/model/test_grammar_pipeline.py)."""
     folder = tmp_path_factory.mktemp("structured")
     one_process = ("--transport", "inprocess")  # starts in a fraction of the time of four
-    with serving(folder, "tiny", "--stages", "4", *one_process, "--drafter", request.param) as running:
+    with serving(folder, "tiny", "--stages", "4", *one_process, "--drafter", "ngram") as running:
         yield running
 
 
-@pytest.fixture(scope="module")
-def answers() -> dict[str, str]:
-    """By what was asked, whatever the drafter that was asked first."""
-    return {}
-
-
-def test_a_schema_is_kept_and_forced_tokens_fill_the_pipeline(server: Serving, answers: dict[str, str]) -> None:
+def test_a_schema_is_kept_and_forced_tokens_fill_the_pipeline(server: Serving) -> None:
     answer = server.client().chat.completions.parse(**ASK, response_format=Report)
     assert isinstance(answer.choices[0].message.parsed, Report)
-    text = str(answer.choices[0].message.content)
-    assert answers.setdefault("schema", text) == text
 
 
-def test_a_required_tool_is_called(server: Serving, answers: dict[str, str]) -> None:
+def test_a_required_tool_is_called(server: Serving) -> None:
     answer = server.client().chat.completions.create(**ASK, tools=[TOOL], tool_choice="required", max_tokens=800)
     assert answer.choices[0].finish_reason == "tool_calls"
     calls = answer.choices[0].message.tool_calls or []
     for call in calls:
         Report.model_validate_json(call.function.arguments)
-    text = json.dumps([call.function.arguments for call in calls])
-    assert answers.setdefault("tool", text) == text
 
 
 @pytest.mark.parametrize(

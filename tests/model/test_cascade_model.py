@@ -34,17 +34,17 @@ CONTEXT = 512
 NEW = 16
 GREEDY = Sampling(seed=0, temperature=0)
 # Stages, drafts of a round, tokens a frame, lookahead.
-POLICIES = [((16,), 0, 4, 0), ((8, 8), 0, 1, 0), ((6, 5, 5), 0, 3, 0), ((8, 8), 6, 1, 0), ((16,), 3, 1, 3)]
+POLICIES = [((8,), 0, 4, 0), ((4, 4), 0, 1, 0), ((3, 3, 2), 0, 3, 0), ((4, 4), 6, 1, 0), ((8,), 3, 1, 3)]
 SLOTS = 3
 SLOW = Emulation(stage_ms=20.0)  # so that there is time to write ahead of the target
 
 
 @pytest.fixture(scope="module")
-def family(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+def family(shallow_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     """The tiny model without a few layers, and without one: in three and in six of ten places they say what it does."""
     folder = tmp_path_factory.mktemp("family")
-    write_pruned_model(tiny_model, folder / "small", (12, 13, 14, 15))
-    write_pruned_model(tiny_model, folder / "middle", (14,))
+    write_pruned_model(shallow_model, folder / "small", (6, 7))
+    write_pruned_model(shallow_model, folder / "middle", (6,))
     return folder / "small", folder / "middle"
 
 
@@ -92,7 +92,7 @@ def configuration(
     drafter = DrafterConfig("cascade", cascade=tuple(map(str, models)), cascade_lookahead=lookahead, cascade_lead=lead)
     ends = inproc_endpoints(1)
     endpoints = Endpoints(ends.bus, ends.results, ends.control, ends.data, cascade=f"unix://{folder}/c")
-    return EngineConfig(str(target), (16,), endpoints, CONTEXT, max_num_seqs=SLOTS, drafter=drafter)
+    return EngineConfig(str(target), (8,), endpoints, CONTEXT, max_num_seqs=SLOTS, drafter=drafter)
 
 
 class Cascade:
@@ -142,15 +142,15 @@ def engine_with(config: EngineConfig, policy: tuple[tuple[int, ...], int, int, i
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_tokens_are_those_of_plain_decoding_with_delays_everywhere(
-    tiny_model: Path, family: tuple[Path, ...], policy: tuple[tuple[int, ...], int, int, int], tmp_path: Path
+    shallow_model: Path, family: tuple[Path, ...], policy: tuple[tuple[int, ...], int, int, int], tmp_path: Path
 ) -> None:
     cases = [(1, GREEDY), (40, GREEDY), (300, Sampling(seed=5)), (40, Sampling(seed=6)), (40, EVERYTHING)]
-    with local_engine(tiny_model, policy[0], max_model_len=CONTEXT, prefill_chunk=64) as engine:
+    with local_engine(shallow_model, policy[0], max_model_len=CONTEXT, prefill_chunk=64) as engine:
         engine.drafting.use(NoDrafter())
         plain = [engine.client.generate(text(length), NEW, sampling).tokens for length, sampling in cases]
     with ExitStack() as stack:
         stack.enter_context(late_and_slow())
-        config = configuration(tiny_model, family, tmp_path, lookahead=policy[3])
+        config = configuration(shallow_model, family, tmp_path, lookahead=policy[3])
         engine = stack.enter_context(engine_with(config, policy))
         judged = 0
         for (length, sampling), tokens in zip(cases, plain, strict=True):
@@ -171,10 +171,10 @@ def test_tokens_are_those_of_plain_decoding_with_delays_everywhere(
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(seed=3), EVERYTHING], ids=["greedy", "seeded", "everything"])
 def test_a_model_above_itself_is_never_rejected_at_any_temperature(
-    tiny_model: Path, tmp_path: Path, sampling: Sampling
+    shallow_model: Path, tmp_path: Path, sampling: Sampling
 ) -> None:
-    config = configuration(tiny_model, (tiny_model, tiny_model), tmp_path, lookahead=3, lead=3)
-    with engine_with(config, ((16,), 3, 1, 3)) as engine:
+    config = configuration(shallow_model, (shallow_model, shallow_model), tmp_path, lookahead=3, lead=3)
+    with engine_with(config, ((8,), 3, 1, 3)) as engine:
         result = engine.client.generate(text(40), NEW, sampling)
         assert result.counts is not None
         assert result.counts.rejected == 0
@@ -198,8 +198,8 @@ class Recorded:
 
 
 @pytest.mark.parametrize("behind", [1, 2, 7, 40])
-def test_a_model_that_lags_has_no_hole_in_its_keys_and_values(tiny_model: Path, tmp_path: Path, behind: int) -> None:
-    model = assemble(configuration(tiny_model, (tiny_model,), tmp_path), 0)
+def test_a_model_that_lags_has_no_hole_in_its_keys_and_values(shallow_model: Path, tmp_path: Path, behind: int) -> None:
+    model = assemble(configuration(shallow_model, (shallow_model,), tmp_path), 0)
     recorded = model._model = Recorded(model._model)
     prompt, ahead = text(45), text(45 + behind)[45:]
     with torch.inference_mode():
@@ -212,14 +212,16 @@ def test_a_model_that_lags_has_no_hole_in_its_keys_and_values(tiny_model: Path, 
         while not recorded.seen:
             assert model._step()
     tokens = [*prompt, own, *ahead]
-    fresh = Pipeline(tiny_model, (16,), max_len=CONTEXT).frame(0, tokens)
+    fresh = Pipeline(shallow_model, (8,), max_len=CONTEXT).frame(0, tokens)
     torch.testing.assert_close(recorded.seen[0][-1], fresh, rtol=1e-4, atol=1e-4)
     assert model._writers[0].text.tokens[: len(tokens)] == tokens
     model._listener.close()
 
 
-def test_a_slot_that_takes_over_a_text_copies_what_another_one_has_computed(tiny_model: Path, tmp_path: Path) -> None:
-    model = assemble(configuration(tiny_model, (tiny_model,), tmp_path, lead=1), 0)
+def test_a_slot_that_takes_over_a_text_copies_what_another_one_has_computed(
+    shallow_model: Path, tmp_path: Path
+) -> None:
+    model = assemble(configuration(shallow_model, (shallow_model,), tmp_path, lead=1), 0)
     recorded = model._model = Recorded(model._model)
     prompt = text(100)
     with torch.inference_mode():
@@ -236,15 +238,15 @@ def test_a_slot_that_takes_over_a_text_copies_what_another_one_has_computed(tiny
 
 
 def test_a_request_goes_on_without_models_that_leave_and_with_those_that_come_back(
-    tiny_model: Path, family: tuple[Path, ...], tmp_path: Path
+    shallow_model: Path, family: tuple[Path, ...], tmp_path: Path
 ) -> None:
-    config = configuration(tiny_model, (family[0], tiny_model), tmp_path)
-    with local_engine(tiny_model, (8, 8), max_model_len=CONTEXT) as engine:
+    config = configuration(shallow_model, (family[0], shallow_model), tmp_path)
+    with local_engine(shallow_model, (4, 4), max_model_len=CONTEXT) as engine:
         engine.drafting.use(NoDrafter())
         plain = engine.client.generate(text(40), 30).tokens
     running = Cascade(config)
     settings: dict[str, Any] = {"max_model_len": CONTEXT, "max_num_seqs": SLOTS, "tokens_per_frame": 4, "emulate": SLOW}
-    with local_engine(tiny_model, (8, 8), maker=running.maker(), **settings) as engine:
+    with local_engine(shallow_model, (4, 4), maker=running.maker(), **settings) as engine:
         client = engine.client
         assert client.generate(text(40), 30).tokens == plain
         running.stop()
@@ -261,9 +263,9 @@ def test_a_request_goes_on_without_models_that_leave_and_with_those_that_come_ba
                 pytest.fail("models that are back are not used")
 
 
-def test_another_vocabulary_is_refused_by_the_flag(tiny_model: Path, tmp_path: Path) -> None:
-    write_pruned_model(tiny_model, tmp_path / "other", ())
+def test_another_vocabulary_is_refused_by_the_flag(shallow_model: Path, tmp_path: Path) -> None:
+    write_pruned_model(shallow_model, tmp_path / "other", ())
     config = tmp_path / "other" / "config.json"
     config.write_text(config.read_text().replace('"vocab_size": 512', '"vocab_size": 513'))
     with pytest.raises(ConfigError, match=r"--cascade .*other has a vocabulary of 513 tokens"):
-        load(configuration(tiny_model, (tmp_path / "other",), tmp_path), 512)
+        load(configuration(shallow_model, (tmp_path / "other",), tmp_path), 512)

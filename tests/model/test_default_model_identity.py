@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,7 +31,8 @@ pytestmark = pytest.mark.timeout(600)
 NAME = "SmolLM2-135M-Instruct"
 EXIT_HEAD = Path(__file__).parents[1] / "measure/trained/exit"
 CONTEXT = 1024
-LENGTHS = (1, 40, 300)  # the longest is two whole chunks and a piece of one
+CHUNK = 64  # tokens of a prompt's frame
+LENGTHS = (1, 40, 150)  # the longest is two whole chunks and a piece of one
 NEW = 10
 TEXT = (
     "A small town lies by the river. Every morning the baker opens her shop, greets the miller, and counts the loaves: "
@@ -51,7 +53,8 @@ def references(default_model: Path) -> dict[int, tuple[list[int], list[int]]]:
 def engine(request: pytest.FixtureRequest, default_model: Path) -> Iterator[LocalEngine]:
     split = balance(*layer_bytes(default_model), request.param)
     anchors = module_drafter(default_model, split)(0).anchors
-    with recorded_logits(), local_engine(default_model, split, anchors, max_model_len=CONTEXT) as running:
+    settings: dict[str, Any] = {"max_model_len": CONTEXT, "prefill_chunk": CHUNK}
+    with recorded_logits(), local_engine(default_model, split, anchors, **settings) as running:
         yield running
 
 
@@ -105,7 +108,7 @@ def head_drafters(split: Sequence[int]) -> dict[str, Maker]:
     return {name: drafters_of(random_head(head), split, CONTEXT, len(split)) for name, head in heads.items()}
 
 
-@pytest.mark.parametrize(("engine", "length"), [(2, 300), (5, 1), (5, 300)], indirect=["engine"], scope="module")
+@pytest.mark.parametrize(("engine", "length"), [(2, 150), (5, 1), (5, 150)], indirect=["engine"], scope="module")
 def test_greedy(
     engine: LocalEngine,
     references: dict[int, tuple[list[int], list[int]]],

@@ -33,28 +33,29 @@ from workers.shared.model_files.vocabulary import check_vocabulary
 CONTEXT = 512
 NEW = 16
 GREEDY = Sampling(seed=0, temperature=0)
-POLICIES = [((16,), 3), ((6, 5, 5), 0), ((4, 4, 4, 4, 0), 4)]
+POLICIES = [((8,), 3), ((3, 3, 2), 0), ((2, 2, 2, 2, 0), 4)]
 
 
 @pytest.fixture(scope="module")
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model of another seed: it agrees with the target by chance only."""
+    """A model of the target's size and another seed: it agrees with the target by chance only."""
     folder = tmp_path_factory.mktemp("other")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers.prepare.tiny_model, "SEED", 7)
+        patch.setattr(workers.prepare.tiny_model, "LAYERS", 8)
         workers.prepare.tiny_model.write_tiny_model(folder)
     return folder
 
 
 @pytest.fixture(scope="module", params=POLICIES, ids=str)
-def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LocalEngine]:
+def engine(request: pytest.FixtureRequest, shallow_model: Path) -> Iterator[LocalEngine]:
     split, drafts = request.param
     settings: dict[str, Any] = {"max_model_len": CONTEXT, "prefill_chunk": 64}
-    with local_engine(tiny_model, split, drafts=drafts, **settings) as running:
+    with local_engine(shallow_model, split, drafts=drafts, **settings) as running:
         yield running
 
 
-def load(target: Path, draft: Path, split: tuple[int, ...] = (16,), **settings: Any) -> Callable[[int], ModelDrafter]:
+def load(target: Path, draft: Path, split: tuple[int, ...] = (8,), **settings: Any) -> Callable[[int], ModelDrafter]:
     config = DrafterConfig("model", draft_model=str(draft))
     ends = inproc_endpoints(len(split))
     engine = EngineConfig(str(target), split, ends, max_model_len=CONTEXT, drafter=config, **settings)
@@ -86,15 +87,15 @@ def text(length: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def itself(tiny_model: Path) -> Maker:
+def itself(shallow_model: Path) -> Maker:
     """The target as its own drafter."""
-    return load(tiny_model, tiny_model)
+    return load(shallow_model, shallow_model)
 
 
 @pytest.fixture(scope="module")
-def stranger(tiny_model: Path, other_model: Path) -> Maker:
+def stranger(shallow_model: Path, other_model: Path) -> Maker:
     """A drafter that is right by chance only."""
-    return RecordedModel.of(load(tiny_model, other_model))
+    return RecordedModel.of(load(shallow_model, other_model))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_tokens_are_those_of_plain_decoding(
 
 def test_a_draft_is_that_of_a_pass_over_the_whole_text(engine: LocalEngine, stranger: Maker, other_model: Path) -> None:
     engine.drafting.use(stranger)
-    whole = Pipeline(other_model, (16,), max_len=CONTEXT)
+    whole = Pipeline(other_model, (8,), max_len=CONTEXT)
     for prompt in (text(70), text(40)[::-1], text(70)):  # the last one finds its slot again
         RecordedModel.drafts.clear()
         engine.client.generate(prompt, NEW, GREEDY)
@@ -154,8 +155,8 @@ def test_aborts_leave_nothing_behind(engine: LocalEngine, itself: Maker) -> None
         assert result.counts.rejected == 0, after
 
 
-def test_a_drafter_that_was_not_asked_for_a_while_catches_up(tiny_model: Path) -> None:
-    drafter = load(tiny_model, tiny_model)(0)
+def test_a_drafter_that_was_not_asked_for_a_while_catches_up(shallow_model: Path) -> None:
+    drafter = load(shallow_model, shallow_model)(0)
     prompt, more = text(40), text(140)[40:]
     drafter.begin(prompt, GREEDY, Start())
     tokens = list(prompt)
@@ -167,7 +168,7 @@ def test_a_drafter_that_was_not_asked_for_a_while_catches_up(tiny_model: Path) -
         pass
     draft = drafter.draft(tokens)
     assert isinstance(draft, Draft)
-    assert draft.token == int(Pipeline(tiny_model, (16,), max_len=CONTEXT).frame(0, tokens).argmax())
+    assert draft.token == int(Pipeline(shallow_model, (8,), max_len=CONTEXT).frame(0, tokens).argmax())
 
 
 def copy(model: Path, folder: Path, **changes: object) -> Path:
@@ -178,9 +179,9 @@ def copy(model: Path, folder: Path, **changes: object) -> Path:
     return folder
 
 
-def test_past_its_own_context_a_draft_model_is_silent(tiny_model: Path, tmp_path: Path) -> None:
-    short = load(tiny_model, copy(tiny_model, tmp_path / "short", max_position_embeddings=64))
-    with local_engine(tiny_model, (8, 8), max_model_len=CONTEXT) as running:
+def test_past_its_own_context_a_draft_model_is_silent(shallow_model: Path, tmp_path: Path) -> None:
+    short = load(shallow_model, copy(shallow_model, tmp_path / "short", max_position_embeddings=64))
+    with local_engine(shallow_model, (4, 4), max_model_len=CONTEXT) as running:
         plain = running.client.generate(text(50), NEW).tokens
         running.drafting.use(short)
         result = running.client.generate(text(50), NEW)
@@ -190,23 +191,23 @@ def test_past_its_own_context_a_draft_model_is_silent(tiny_model: Path, tmp_path
         assert running.client.generate(text(100), 5).counts.drafted == 0  # type: ignore[union-attr]
 
 
-def test_a_draft_model_of_another_vocabulary_is_refused_with_both_names(tiny_model: Path, tmp_path: Path) -> None:
-    larger = copy(tiny_model, tmp_path / "larger", vocab_size=513)
-    renamed = copy(tiny_model, tmp_path / "renamed")
+def test_a_draft_model_of_another_vocabulary_is_refused_with_both_names(shallow_model: Path, tmp_path: Path) -> None:
+    larger = copy(shallow_model, tmp_path / "larger", vocab_size=513)
+    renamed = copy(shallow_model, tmp_path / "renamed")
     tokenizer = json.loads((renamed / "tokenizer.json").read_text())
     (renamed / "tokenizer.json").write_text(json.dumps(tokenizer))  # the same content, other bytes
-    check_vocabulary(renamed, tiny_model, "--draft-model")
+    check_vocabulary(renamed, shallow_model, "--draft-model")
     tokenizer["added_tokens"][0]["content"] = "<another>"
     (renamed / "tokenizer.json").write_text(json.dumps(tokenizer))
     for folder, message in ((larger, "vocabulary of 513 tokens"), (renamed, "token ids mean different text")):
         with pytest.raises(ConfigError, match=message) as refused:
-            load(tiny_model, folder)
+            load(shallow_model, folder)
         assert str(folder) in str(refused.value)
-        assert str(tiny_model) in str(refused.value)
+        assert str(shallow_model) in str(refused.value)
 
 
-def test_drafter_model_without_a_draft_model_is_refused(tiny_model: Path) -> None:
-    config = EngineConfig(str(tiny_model), (16,), inproc_endpoints(1), CONTEXT, drafter=DrafterConfig("model"))
+def test_drafter_model_without_a_draft_model_is_refused(shallow_model: Path) -> None:
+    config = EngineConfig(str(shallow_model), (8,), inproc_endpoints(1), CONTEXT, drafter=DrafterConfig("model"))
     with pytest.raises(ConfigError, match="needs --draft-model"):
         load_model(config, 512)
 
@@ -277,11 +278,11 @@ SHAPED = Sampling(seed=5, repetition_penalty=1.2)
 
 
 def test_a_level_of_leaves_is_drafted_as_each_of_them_alone_whatever_has_been_chosen_and_rejected(
-    tiny_model: Path, other_model: Path
+    shallow_model: Path, other_model: Path
 ) -> None:
-    drafter = load(tiny_model, other_model, (8, 8), tree_width=3, tokens_per_frame=2)(0)
+    drafter = load(shallow_model, other_model, (4, 4), tree_width=3, tokens_per_frame=2)(0)
     prompt = [place % 50 for place in range(0, 60, 3)]
-    sim = DraftingSim(drafter, load(tiny_model, other_model), prompt)
+    sim = DraftingSim(drafter, load(shallow_model, other_model), prompt)
     (outcome,) = sim.run([Request(prompt, 40)])
     assert outcome.tokens == plain(prompt, 40)
     assert sim.schedule.counts.moved > 3
@@ -289,19 +290,19 @@ def test_a_level_of_leaves_is_drafted_as_each_of_them_alone_whatever_has_been_ch
     assert sim.compared > 50
 
 
-def test_branches_change_no_token(tiny_model: Path, other_model: Path) -> None:
+def test_branches_change_no_token(shallow_model: Path, other_model: Path) -> None:
     shapes: list[tuple[tuple[int, ...], dict[str, Any]]] = [
-        ((8, 8), {"tree_width": 4}),
-        ((6, 5, 5), {"tree_width": 2, "tokens_per_frame": 2}),
+        ((4, 4), {"tree_width": 4}),
+        ((3, 3, 2), {"tree_width": 2, "tokens_per_frame": 2}),
     ]
     for split, settings in shapes:
-        with local_engine(tiny_model, split, max_model_len=CONTEXT, prefill_chunk=64, **settings) as running:
+        with local_engine(shallow_model, split, max_model_len=CONTEXT, prefill_chunk=64, **settings) as running:
             for sampling in (GREEDY, EVERYTHING):
                 running.drafting.use(NoDrafter())
                 plain = running.client.generate(text(40), NEW, sampling).tokens
-                for draft in (tiny_model, other_model):
-                    running.drafting.use(load(tiny_model, draft, split, **settings))
+                for draft in (shallow_model, other_model):
+                    running.drafting.use(load(shallow_model, draft, split, **settings))
                     result = running.client.generate(text(40), NEW, sampling)
                     assert result.tokens == plain
                     assert result.counts is not None
-                    assert (result.counts.rejected == 0) == (draft is tiny_model)
+                    assert (result.counts.rejected == 0) == (draft is shallow_model)

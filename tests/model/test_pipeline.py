@@ -114,12 +114,13 @@ def test_prompts_of_any_length(engine: LocalEngine, shallow_model: Path, length:
 
 
 def test_rejections_anywhere_even_two_in_a_row_leave_nothing_behind(engine: LocalEngine) -> None:
-    plain, logits = run(engine, NoDrafter())
+    new = 20
+    plain, logits = run(engine, NoDrafter(), new=new)
     first = len(PROMPT) + 1
     rejected, drafted_wrong = 0, 0
-    for wrong in [{p} for p in range(first, first + 12)] + [{p, p + 1} for p in range(first, first + 6)]:
+    for wrong in [{p} for p in range(first, first + 9)] + [{p, p + 1} for p in range(first, first + 5)]:
         script = Script([Recording(PROMPT + plain.tokens, frozenset(wrong))])
-        result, seen = run(engine, ScriptedDrafter(script, engine.vocab_size))
+        result, seen = run(engine, ScriptedDrafter(script, engine.vocab_size), new=new)
         assert result.tokens == plain.tokens, wrong
         assert all(torch.equal(seen[p], logits[p]) for p in logits), wrong
         assert result.counts is not None
