@@ -55,7 +55,8 @@ class World:
                     busy |= one.step(slot)
                 one.tell()
             busy |= self.target.hear()
-            if not busy:
+            # Who did nothing else may still have said something, which somebody has to hear.
+            if not busy and not any(one.down.messages or one.up.messages for one in self.models):
                 return
 
     def assert_right(self) -> None:
