@@ -35,17 +35,19 @@ serve: $(INSTALLED)
 	@exec $(BIN)/echelon serve $(ARGS)
 
 # Two files at a time, since most tests wait for processes, in the order of the tree, which has the longest first; one
-# thread each, since two that share the cores wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# thread each, since two that share the cores wait for each other. Bytecode is kept even where Python was told not to: of
+# the hundreds of processes that are started each would compile everything anew, a second or two of a core.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 
-# A plugin that only the end-to-end tests use takes a second in each process.
-UNIT := $(PYTEST) tests/unit -p no:schemathesis
+# A third process works while tests of hosts and links wait. A plugin that only the end-to-end tests use takes a second in
+# each.
+UNIT := $(PYTEST) -n 3 tests/unit -p no:schemathesis
 
 # Coverage is of the unit tests alone: counting lines would slow down what computes, simulates or starts processes. Types
 # are checked beside them, by a process that has one thread.
 test: lint contracts
 	@$(MAKE) --no-print-directory --jobs 2 types unit-covered
-	$(PYTEST) --ignore tests/unit --durations 15
+	$(PYTEST) -n 2 --ignore tests/unit --durations 15
 
 unit-covered: $(INSTALLED)
 	$(UNIT) --cov --cov-report term:skip-covered

@@ -13,6 +13,7 @@ from server.middleware.error_handlers import error_response
 
 _MINUTE = 60.0
 _CALLERS = 10_000  # that are remembered, the latest
+_ROUNDING = 1e-6  # of a request: what is saved up in pieces is a little less than the whole
 
 
 class RequestLimit:
@@ -64,12 +65,12 @@ class Allowances:
         """One more request of `caller`, at `now` seconds."""
         left, since = self._left.pop(caller, (float(self._limit), now))
         left = min(float(self._limit), left + (now - since) * self._limit / _MINUTE)
-        allowed = left >= 1
+        allowed = left >= 1 - _ROUNDING
         left -= allowed
         self._left[caller] = left, now
         if len(self._left) > self._most:
             self._left.popitem(last=False)
-        return Verdict(allowed, int(left), max(0.0, (1 - left) * _MINUTE / self._limit))
+        return Verdict(allowed, int(left + _ROUNDING), max(0.0, (1 - left) * _MINUTE / self._limit))
 
 
 class RateLimit:

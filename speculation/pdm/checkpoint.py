@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from speculation.pdm.config import ModuleConfig, check_target
+from speculation.pdm.config import ModuleConfig, check_target, read_config
 from speculation.pdm.integrity import check_values, checksum
 from speculation.pdm.module import DraftModule
 from speculation.pdm.replacing import replace_bytes, replacing
@@ -31,14 +31,6 @@ def save_module(module: DraftModule, folder: Path, dtype: torch.dtype = torch.bf
         save_file(tensors, new)
     config = msgspec.structs.replace(module.config, sha256=checksum(module.config, tensors))
     replace_bytes(folder / "config.json", msgspec.json.format(msgspec.json.encode(config)) + b"\n")
-
-
-def read_config(folder: Path) -> ModuleConfig:
-    """The configuration of a draft module folder; raises `ConfigError` with the path of the offending field."""
-    try:
-        return msgspec.json.decode((folder / "config.json").read_bytes(), type=ModuleConfig)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{folder / 'config.json'}: {error}; --draft-module takes a draft module folder") from error
 
 
 def take_weights(module: DraftModule, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """What a draft module is: the part of its checkpoint that is not weights."""
 
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -81,3 +82,11 @@ def check_target(config: ModuleConfig, name: str, target_config: Any) -> None:
         f"the draft module was trained for {config.target!r}, not for {name!r}{reason}; "
         f"choose a module of {name!r}, or another drafter"
     )
+
+
+def read_config(folder: Path) -> ModuleConfig:
+    """The configuration of a draft module folder; raises `ConfigError` with the path of the offending field."""
+    try:
+        return msgspec.json.decode((folder / "config.json").read_bytes(), type=ModuleConfig)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{folder / 'config.json'}: {error}; --draft-module takes a draft module folder") from error

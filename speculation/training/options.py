@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from speculation.decisions.features import MaskRule
-from speculation.pdm.checkpoint import read_config
+from speculation.pdm.config import read_config
 from speculation.training.settings import KindName, TrainingSettings
 from workers.shared.errors import ConfigError
 from workers.shared.options.declared import AtLeastOne, NotNegative, Share, about

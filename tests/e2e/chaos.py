@@ -17,7 +17,8 @@ from typing import Any, Literal
 import httpx
 import zmq
 
-from tests.e2e.serving import Serving, command, wait_until
+from tests.e2e.serving import Serving
+from tests.processes import command, wait_until
 from workers.shared.config import Endpoints, load_config
 from workers.shared.endpoints import socket_path
 

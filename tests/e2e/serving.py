@@ -1,13 +1,10 @@
 """`echelon serve` as an operator starts it: real processes, a real port."""
 
-import os
 import re
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +12,7 @@ from pathlib import Path
 import httpx
 import openai
 
+from tests.processes import children, command, wait_until
 from workers.shared.processes.free_port import free_port
 
 MODEL_LABEL = re.compile(r'\{model_name="[^"]*"\}|model_name="[^"]*",|,model_name="[^"]*"')  # every series has it
@@ -50,39 +48,6 @@ class Serving:
         """Pid of the launcher's child whose command line contains all of `words`, such as `--stage 1`."""
         (pid,) = [pid for pid in children(self.launcher.pid) if all(word in command(pid) for word in words)]
         return pid
-
-
-def command(pid: int) -> list[str]:
-    """Command line of a process; empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    except OSError:
-        return []
-
-
-def children(pid: int) -> list[int]:
-    """Living children of a process."""
-    try:
-        pids = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-    return [child for child in pids if command(child)]  # a zombie has no command line
-
-
-def resident_bytes(pid: int) -> int:
-    """Resident memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> float:
-    """Polls; returns the seconds it took, fails after `seconds`."""
-    started = time.monotonic()
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() - started < seconds, "timed out"
-        pause.wait(0.02)
-    return time.monotonic() - started
 
 
 @contextmanager

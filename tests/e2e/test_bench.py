@@ -14,7 +14,7 @@ from speculation.bench.configuration import BenchSettings, Contender
 from speculation.bench.contenders.served import Served
 from speculation.bench.near_ties import Branch
 from speculation.bench.prompts import Prompt
-from tests.e2e.serving import children, command, wait_until
+from tests.processes import children, command, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -19,7 +19,7 @@ from typing import Literal
 import httpx
 import pytest
 
-from tests.e2e.serving import wait_until
+from tests.processes import wait_until
 from workers.shared.hosts.tokens import draw_token
 from workers.shared.processes.children import Process
 from workers.shared.processes.forked import STAGES, ForkServer

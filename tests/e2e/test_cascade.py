@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from speculation.drafters.none import NoDrafter
-from tests.e2e.serving import Serving, children, command, serving, wait_until
+from tests.e2e.serving import Serving, serving
 from tests.e2e.test_serve import PROMPT, tokens
 from tests.harness import local_engine
 from tests.measure.pruned_model import write_pruned_model
+from tests.processes import children, command, wait_until
 from workers.shared.messages import Sampling
 
 pytestmark = pytest.mark.timeout(900)

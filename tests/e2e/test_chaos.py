@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from tests.e2e.chaos import LINKED, PATIENCE, REQUESTS, ROLES, STAGES, Fault, answer, answers, survive
-from tests.e2e.serving import Serving, children, serving, wait_until
+from tests.e2e.serving import Serving, serving
+from tests.processes import children, wait_until
 
 ROUNDS = int(os.environ.get("ECHELON_CHAOS", "0"))
 RESTARTS = 4  # of one engine; the launcher gives up after a few more

@@ -6,9 +6,10 @@ import httpx
 import pytest
 
 from speculation.drafters.none import NoDrafter
-from tests.e2e.serving import serving, wait_until
+from tests.e2e.serving import serving
 from tests.harness import local_engine
 from tests.model.heads.made import EAGLE3, random_head, write_safeailab, write_specforge
+from tests.processes import wait_until
 from workers.shared.messages import Sampling
 
 pytestmark = pytest.mark.timeout(900)

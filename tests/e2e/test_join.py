@@ -13,7 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.serving import Serving, command, serving, wait_until
+from tests.e2e.serving import Serving, serving
+from tests.processes import command, wait_until
 from workers.shared.hosts.tokens import draw_token
 from workers.shared.processes.free_port import free_port
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.serving import Serving, wait_until
+from tests.e2e.serving import Serving
+from tests.processes import wait_until
 from tests.unit.test_deploy_hosts import leader_worker_set
 from workers.shared.hosts.tokens import draw_token
 from workers.shared.processes.free_port import free_port

@@ -14,7 +14,8 @@ import pytest
 
 from tests.boards.grafana import BOARDS, board
 from tests.e2e.browser import Browser, browser
-from tests.e2e.serving import Serving, serving, wait_until
+from tests.e2e.serving import Serving, serving
+from tests.processes import wait_until
 from workers.shared.processes.free_port import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

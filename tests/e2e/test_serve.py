@@ -17,8 +17,9 @@ import openai
 import pytest
 
 from speculation.drafters.scripted import Recording, Script
-from tests.e2e.serving import Serving, children, command, serving, wait_until
+from tests.e2e.serving import Serving, serving
 from tests.measure.open_loop import open_loop, prompt
+from tests.processes import children, command, wait_until
 from workers.shared.processes.free_port import free_port
 
 pytestmark = pytest.mark.timeout(900)

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.serving import Serving, children, resident_bytes, serving, wait_until
+from tests.e2e.serving import Serving, serving
+from tests.processes import children, resident_bytes, wait_until
 
 REQUESTS = 1000 if "ECHELON_CHAOS" in os.environ else 300
 CLIENTS = 6

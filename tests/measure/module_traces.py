@@ -19,7 +19,8 @@ import torch
 
 from speculation.bench.cycle_cost.lists import integers
 from speculation.decisions.features import FeatureMap
-from speculation.pdm.checkpoint import load_module, read_config
+from speculation.pdm.checkpoint import load_module
+from speculation.pdm.config import read_config
 from speculation.pdm.module import DraftModule
 from speculation.training.examples.data import Example, load_examples
 from speculation.training.examples.draws import build_chain

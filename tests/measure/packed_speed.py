@@ -14,8 +14,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.serving import Serving, children, command, serving
+from tests.e2e.serving import Serving, serving
 from tests.measure.packed_accuracy import write_unpacked
+from tests.processes import children, command
 from workers.prepare.prepare import prepare
 
 _SHORT = (

@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 import httpx
 import psutil
 
-from tests.e2e.serving import Serving, children, command, serving
+from tests.e2e.serving import Serving, serving
+from tests.processes import children, command
 
 _SETTLE = 4.0  # seconds after which nothing is traced any more
 _HOLLOW = ["--stages", "4", "--hollow-stages", "--emulate-stage-ms", "5", "--drafter", "scripted"]

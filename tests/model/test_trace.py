@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from speculation.drafters.scripted import Recording, Script, ScriptedDrafter
-from tests.e2e.serving import wait_until
 from tests.harness import Client, LocalEngine, Result, local_engine
+from tests.processes import wait_until
 from workers.shared.live.events import Began, Ended, Entered, Left, Passed
 
 SPLIT = (8, 4, 4)

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
 from speculation.pdm.authors import read_authors
-from speculation.pdm.checkpoint import load_module, read_config, save_module
+from speculation.pdm.checkpoint import load_module, save_module
+from speculation.pdm.config import read_config
 from speculation.pdm.replacing import replace_bytes, replacing
 from tests.model.pdm.authors_file import write_authors
 from tests.model.pdm.conftest import LAYERS, VOCAB

@@ -66,6 +66,12 @@ def test_no_caller_gets_more_than_its_share_of_any_minute(limit: int, asked: lis
             assert later.ask(caller, now + verdict.wait + 1e-6).allowed, "who waits as told may pass"
 
 
+def test_a_minute_in_pieces_is_a_minute() -> None:
+    allowances = Allowances(1)
+    allowed = [allowances.ask(b"a", moment).allowed for moment in (0.0, 3.0, 23.0, 43.0, 60.0)]
+    assert allowed == [True, False, False, False, True]
+
+
 def test_callers_that_are_forgotten_are_those_of_long_ago() -> None:
     allowances = Allowances(1, callers=2)
     for caller in (b"a", b"b", b"a", b"c"):

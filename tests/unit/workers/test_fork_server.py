@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.serving import command
+from tests.processes import command
 from workers.shared.processes.children import Group, spawn, wait_for_any_exit
 from workers.shared.processes.forked import Forked, ForkServer
 

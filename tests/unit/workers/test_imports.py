@@ -15,6 +15,7 @@ _CHECK = "; import sys; sys.exit('torch is imported' if 'torch' in sys.modules e
         "import workers.__main__, workers.hosts.agent",
         "from workers.hosts.devices import describe; describe('cpu', measure=False)",
         "import server.__main__, server.cli",
+        "import speculation.training.options",  # of `echelon train`, and what the page of options is made of
     ],
 )
 def test_no_torch_where_nothing_is_computed(program: str) -> None:
