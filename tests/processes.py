@@ -8,11 +8,12 @@ from pathlib import Path
 
 
 def command(pid: int) -> list[str]:
-    """Command line of a process; empty if it is gone."""
+    """Command line of a process; empty if it is gone, or nobody has asked yet how it ended."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
     except OSError:
         return []
+    return line.split("\0") if line else []
 
 
 def children(pid: int) -> list[int]:
@@ -21,7 +22,7 @@ def children(pid: int) -> list[int]:
         pids = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
-    return [child for child in pids if command(child)]  # a zombie has no command line
+    return [child for child in pids if command(child)]
 
 
 def resident_bytes(pid: int) -> int:

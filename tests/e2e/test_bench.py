@@ -110,7 +110,8 @@ def test_an_interrupted_bench_leaves_no_process(prompts: Path, tmp_path: Path) -
         started.update(launchers, engine)
         return any("--stage" in command(pid) for pid in engine)
 
-    wait_until(stages_are_up, 300)
+    wait_until(lambda: stages_are_up() or running.poll() is not None, 300)
+    assert running.poll() is None, running.communicate()
     running.send_signal(signal.SIGTERM)
     _, said = running.communicate(timeout=300)
     assert running.returncode == 3
