@@ -33,6 +33,14 @@ class RecordingSampler(Sampler):
 
     seen: Logits = {}  # noqa: RUF012 -- replaced by every test that reads it
 
+    @classmethod
+    def forget(cls) -> None:
+        """Begins anew. The logits so far live until the class knows others: a stage may look them up meanwhile, and
+        Python's own cache of attributes does not hold what it points to."""
+        before = cls.seen
+        cls.seen = {}
+        del before
+
     def sample(
         self,
         logits: Tensor,
@@ -102,12 +110,12 @@ def same_with_every_drafter(
 ) -> list[int]:
     """The tokens of plain decoding; every drafter gives them, and logits equal to the last bit."""
     engine.drafting.use(NoDrafter())
-    RecordingSampler.seen = {}
+    RecordingSampler.forget()
     plain = engine.client.generate(prompt, new, sampling).tokens
     logits = RecordingSampler.seen
     for name, drafter in drafters([*prompt, *plain], engine.vocab_size).items():
         engine.drafting.use(drafter)
-        RecordingSampler.seen = {}
+        RecordingSampler.forget()
         assert engine.client.generate(prompt, new, sampling).tokens == plain, name
         assert all(torch.equal(RecordingSampler.seen[p], row) for p, row in logits.items()), name
     return plain

@@ -119,7 +119,7 @@ def test_greedy(
     plain: dict[int, torch.Tensor] = {}
     for name, drafter in (drafters(prompt + expected, engine.vocab_size) | modules).items():
         engine.drafting.use(drafter)
-        RecordingSampler.seen = {}
+        RecordingSampler.forget()
         assert engine.client.generate(prompt, NEW).tokens == expected, name
         plain = plain or RecordingSampler.seen
         for position in range(length, length + NEW):

@@ -45,7 +45,7 @@ def run(
     engine: LocalEngine, drafter: Drafter, sampling: Sampling, prompt: list[int], new: int
 ) -> tuple[Result, Logits]:
     engine.drafting.use(drafter)
-    RecordingSampler.seen = {}
+    RecordingSampler.forget()
     result = engine.client.generate(prompt, new, sampling)
     return result, RecordingSampler.seen
 

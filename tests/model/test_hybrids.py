@@ -60,7 +60,7 @@ def test_rejections_anywhere_even_two_in_a_row(engine: LocalEngine, folder: Path
     single = [{position} for position in range(first, first + NEW - 2)]  # among them the ends of chunks
     for wrong in [set(), *single, *({p, p + 1} for p in range(first, first + 6))]:
         engine.drafting.use(ScriptedDrafter(Script([Recording(text, frozenset(wrong))]), VOCABULARY))
-        RecordingSampler.seen = {}
+        RecordingSampler.forget()
         check(PROMPT, expected, engine.client.generate(PROMPT, NEW).tokens)
 
 
@@ -69,7 +69,7 @@ def test_a_prompt_begins_where_an_earlier_chunk_ended(engine: LocalEngine, folde
     longer = [*PROMPT, *range(3 * CHUNK)]
     other = [*longer[: 3 * CHUNK], 5, 6, 7]  # a chunk of it is the longer one's
     for prompt, cached in ((PROMPT, None), (longer, 2 * CHUNK), (other, 3 * CHUNK), (longer, 3 * CHUNK)):
-        RecordingSampler.seen = {}
+        RecordingSampler.forget()
         result = engine.client.generate(prompt, 4)
         check(prompt, fresh(folder, prompt, 4), result.tokens)
         assert cached is None or result.cached == cached
@@ -121,5 +121,5 @@ def test_a_state_that_is_not_kept_stops_the_frame(folder: Path) -> None:
 
 def test_without_drafts_the_engine_is_plain_decoding(engine: LocalEngine, folder: Path) -> None:
     engine.drafting.use(NoDrafter())
-    RecordingSampler.seen = {}
+    RecordingSampler.forget()
     check(PROMPT, fresh(folder, PROMPT), engine.client.generate(PROMPT, NEW).tokens)

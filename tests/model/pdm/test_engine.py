@@ -96,7 +96,7 @@ def test_tokens_and_logits_are_those_of_plain_decoding(
     engine: LocalEngine, module: DraftModule, shallow_model: Path, split: tuple[int, ...], sampling: Sampling
 ) -> None:
     engine.drafting.use(NoDrafter())
-    RecordingSampler.seen = {}
+    RecordingSampler.forget()
     plain = engine.client.generate(PROMPT, NEW, sampling)
     logits = RecordingSampler.seen
     pdm = drafter(module, shallow_model, split)
@@ -107,7 +107,7 @@ def test_tokens_and_logits_are_those_of_plain_decoding(
     for candidate in (pdm, combined):
         engine.drafting.use(candidate)
         for _ in range(2):
-            RecordingSampler.seen = {}
+            RecordingSampler.forget()
             result = engine.client.generate(PROMPT, NEW, sampling)
             assert result.tokens == plain.tokens
             assert all(torch.equal(RecordingSampler.seen[position], row) for position, row in logits.items())

@@ -82,13 +82,13 @@ def test_tokens_and_logits_are_those_of_plain_decoding(
     engine: LocalEngine, head: DraftModule, shallow_model: Path, sampling: Sampling
 ) -> None:
     engine.drafting.use(NoDrafter())
-    RecordingSampler.seen = {}
+    RecordingSampler.forget()
     plain = engine.client.generate(PROMPT, NEW, sampling)
     logits = RecordingSampler.seen
     drafters = watched(head, shallow_model, engine.split)
     engine.drafting.use(lambda slot: drafters[slot])
     for _ in range(2):
-        RecordingSampler.seen = {}
+        RecordingSampler.forget()
         result = engine.client.generate(PROMPT, NEW, sampling)
         assert result.tokens == plain.tokens
         assert all(torch.equal(RecordingSampler.seen[position], row) for position, row in logits.items())

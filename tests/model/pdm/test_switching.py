@@ -95,10 +95,10 @@ def test_tokens_and_logits_do_not_depend_on_the_choice(tiny_model: Path, modules
         for prompt in [*prompts, *prompts[::-1]]:
             for sampling in (GREEDY, Sampling(seed=3, top_k=200)):
                 engine.drafting.use(NoDrafter())
-                RecordingSampler.seen = {}
+                RecordingSampler.forget()
                 plain, logits = engine.client.generate(prompt, 24, sampling), RecordingSampler.seen
                 engine.drafting.use(switched)
-                RecordingSampler.seen = {}
+                RecordingSampler.forget()
                 result = engine.client.generate(prompt, 24, sampling)
                 assert result.tokens == plain.tokens
                 assert all((RecordingSampler.seen[at] == logits[at]).all() for at in logits)
