@@ -35,8 +35,9 @@ class RecordingSampler(Sampler):
 
     @classmethod
     def forget(cls) -> None:
-        """Begins anew. The logits so far live until the class knows others: a stage may look them up meanwhile, and
-        Python's own cache of attributes does not hold what it points to."""
+        """Begins anew."""
+        # Those so far live until the class has others: a stage may look them up meanwhile, by way of Python's cache of
+        # attributes, which does not keep alive what it points to.
         before = cls.seen
         cls.seen = {}
         del before

@@ -41,7 +41,7 @@ SLOW = Emulation(stage_ms=20.0)  # so that there is time to write ahead of the t
 
 @pytest.fixture(scope="module")
 def family(shallow_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """The tiny model without a few layers, and without one: in three and in six of ten places they say what it does."""
+    """The target without two layers, and without one: they say what it does in some places, and not in others."""
     folder = tmp_path_factory.mktemp("family")
     write_pruned_model(shallow_model, folder / "small", (6, 7))
     write_pruned_model(shallow_model, folder / "middle", (6,))

@@ -118,7 +118,7 @@ def test_rejections_anywhere_even_two_in_a_row_leave_nothing_behind(engine: Loca
     plain, logits = run(engine, NoDrafter(), new=new)
     first = len(PROMPT) + 1
     rejected, drafted_wrong = 0, 0
-    for wrong in [{p} for p in range(first, first + 9)] + [{p, p + 1} for p in range(first, first + 5)]:
+    for wrong in [{p} for p in range(first, first + 12)] + [{p, p + 1} for p in range(first, first + 6)]:
         script = Script([Recording(PROMPT + plain.tokens, frozenset(wrong))])
         result, seen = run(engine, ScriptedDrafter(script, engine.vocab_size), new=new)
         assert result.tokens == plain.tokens, wrong
@@ -128,7 +128,7 @@ def test_rejections_anywhere_even_two_in_a_row_leave_nothing_behind(engine: Loca
         drafted_wrong += len(wrong)
     if engine.engine._config.stages > 1:
         # A sample may arrive before the draft is made, and is then no rejection; on a loaded machine that happens.
-        assert drafted_wrong / 2 <= rejected <= drafted_wrong
+        assert 0.8 * drafted_wrong <= rejected <= drafted_wrong
 
 
 def test_a_rejection_at_the_end_token_and_at_the_token_limit(engine: LocalEngine) -> None:
